@@ -1,0 +1,587 @@
+// PackedAllocator: an Allocator<Buf> with Buf hidden, so that one engine holds allocators of any backend; its buffers
+// are AnyBuf. OCaml's `Pack : 'buf t -> packed`, as in tolk. The box knows each buffer's owner and size, so it checks
+// owner, type, ranges, zero sizes and the size given to free, once for every backend.
+//
+//   absl::StatusOr<packalloc::PackedAllocator> device = packalloc::Pack(packalloc::CpuAllocator());
+//   absl::StatusOr<packalloc::AnyBuf> buf = device->alloc(1024);
+//   std::vector<std::byte> host(1024);
+//   absl::Status written = device->copyin(*buf, host);
+//   absl::Status freed = device->free(*buf, 1024);
+//   if (const packalloc::CpuBuf* cpu = buf->get<packalloc::CpuBuf>()) use(cpu->data);        // the typed handle
+//   if (auto record = device->unpack<packalloc::CpuBuf>()) use(record->alloc);               // OCaml's match
+#ifndef PACKALLOC_PACKED_ALLOCATOR_H_
+#define PACKALLOC_PACKED_ALLOCATOR_H_
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <optional>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "packalloc/allocator.h"
+
+namespace packalloc {
+
+class AnyBuf;
+class PackedAllocator;
+// A record over boxed handles: what layers are written in. It checks the type of each handle, not its owner or size.
+using AnyRecord = Allocator<AnyBuf>;
+
+namespace internal {
+
+struct PackedState;
+
+inline constexpr std::size_t kAnyBufStorage = 32;
+inline constexpr std::size_t kAnyBufAlignment = 16;
+
+// How to copy, move and destroy one type of handle inside an AnyBuf. A null function means "as raw bytes".
+struct BufType {
+  const std::type_info* info;
+  void (*copy)(void* to, const void* from);
+  void (*move)(void* to, void* from) noexcept;
+  void (*destroy)(void* at) noexcept;
+  void (*make_empty)(void* at);  // a value-initialised handle, for buffers of zero bytes; null: there is none
+  bool in_place;
+};
+
+template <typename Buf>
+inline constexpr bool kBufInPlace = sizeof(Buf) <= kAnyBufStorage &&
+                                    alignof(Buf) <= kAnyBufAlignment&& std::is_nothrow_move_constructible_v<Buf>;
+
+template <typename Buf>
+struct BufTypeOf {
+  static constexpr bool kInPlace = kBufInPlace<Buf>;
+  static constexpr bool kRaw = kInPlace && std::is_trivially_copyable_v<Buf>;
+
+  template <typename... Args>
+  static void Construct(void* at, Args&&... args) {
+    if constexpr (kInPlace) {
+      ::new (at) Buf(std::forward<Args>(args)...);
+    } else {
+      ::new (at) Buf*(new Buf(std::forward<Args>(args)...));
+    }
+  }
+  static const Buf* Get(const void* at) {
+    if constexpr (kInPlace) {
+      return std::launder(static_cast<const Buf*>(at));
+    } else {
+      return *std::launder(static_cast<Buf* const*>(at));
+    }
+  }
+  static void Copy(void* to, const void* from) { Construct(to, *Get(from)); }
+  static void Move(void* to, void* from) noexcept {
+    if constexpr (kInPlace) {
+      ::new (to) Buf(std::move(*std::launder(static_cast<Buf*>(from))));
+    } else {
+      ::new (to) Buf*(std::exchange(*std::launder(static_cast<Buf**>(from)), nullptr));
+    }
+  }
+  static void Destroy(void* at) noexcept {
+    if constexpr (kInPlace) {
+      std::launder(static_cast<Buf*>(at))->~Buf();
+    } else {
+      delete *std::launder(static_cast<Buf**>(at));
+    }
+  }
+  static void MakeEmpty(void* at) {
+    if constexpr (std::default_initializable<Buf>) Construct(at, Buf());
+  }
+  static constexpr BufType kType{&typeid(Buf),
+                                 kRaw ? nullptr : &Copy,
+                                 kRaw ? nullptr : &Move,
+                                 kRaw ? nullptr : &Destroy,
+                                 std::default_initializable<Buf> ? &MakeEmpty : nullptr,
+                                 kInPlace};
+};
+
+inline bool SameType(const BufType* a, const BufType* b) {
+  return a == b || (a != nullptr && b != nullptr && *a->info == *b->info);
+}
+
+// What an AnyBuf is stamped with by the outermost box.
+struct Stamp {
+  std::size_t nbytes;
+  std::uint64_t owner;
+  std::uint64_t serial;
+};
+
+// The two calls of the hot path straight on a typed record, without a second std::function on the way.
+struct TypedCalls {
+  absl::StatusOr<AnyBuf> (*alloc)(const void* record, std::size_t nbytes, const BufferSpec& spec, std::uint64_t owner);
+  absl::Status (*free)(const void* record, const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec);
+};
+
+template <typename Buf>
+struct TypedCallsOf;
+
+// Each thread leases 2^24 serial numbers at a time: unique without an atomic operation per call.
+inline constexpr std::uint64_t kSerialLease = std::uint64_t{1} << 24;
+extern constinit thread_local std::uint64_t next_serial;
+std::uint64_t LeaseSerials();
+inline std::uint64_t NextSerial() { return (next_serial & (kSerialLease - 1)) == 0 ? LeaseSerials() : next_serial++; }
+
+}  // namespace internal
+
+// The handle of a packed allocator's buffer: 64 bytes, a copyable value that owns nothing. Handles of up to 32 bytes
+// that move without throwing lie in place, others on the heap. Default-constructed or moved-from it is empty, and every
+// operation refuses it. Reading one from several threads is safe.
+class AnyBuf {
+ public:
+  AnyBuf() noexcept = default;
+  AnyBuf(const AnyBuf& other) { CopyFrom(other); }
+  AnyBuf(AnyBuf&& other) noexcept { MoveFrom(other); }
+  AnyBuf& operator=(const AnyBuf& other) {
+    if (this != &other) *this = AnyBuf(other);
+    return *this;
+  }
+  AnyBuf& operator=(AnyBuf&& other) noexcept {
+    if (this != &other) {
+      Destroy();
+      MoveFrom(other);
+    }
+    return *this;
+  }
+  ~AnyBuf() { Destroy(); }
+
+  // Boxes a typed handle. For authors of layers; `nbytes` kUnknownSize where only the typed caller knows it.
+  template <typename Buf>
+  static AnyBuf Of(Buf buf, std::size_t nbytes) {
+    return AnyBuf(std::in_place_type<Buf>, std::move(buf), internal::Stamp{nbytes, 0, 0});
+  }
+  static constexpr std::size_t kUnknownSize = std::numeric_limits<std::size_t>::max();
+
+  // The typed handle, valid as long as this box; null when it holds another type or nothing.
+  template <typename Buf>
+  const Buf* get() const {
+    if (!internal::SameType(type_, &internal::BufTypeOf<Buf>::kType)) return nullptr;
+    return internal::BufTypeOf<Buf>::Get(storage_);
+  }
+
+  // Boxes a typed handle where the result is to be, as moving an AnyBuf costs more than making one.
+  template <typename Buf>
+  AnyBuf(std::in_place_type_t<Buf>, Buf buf, const internal::Stamp& stamp)
+      : type_(&internal::BufTypeOf<Buf>::kType), owner_(stamp.owner), nbytes_(stamp.nbytes), serial_(stamp.serial) {
+    internal::BufTypeOf<Buf>::Construct(storage_, std::move(buf));
+  }
+
+  bool empty() const { return type_ == nullptr; }
+  // Bytes as asked for (of a view: the view's).
+  std::size_t nbytes() const { return nbytes_; }
+  // The id of the packed allocator that made it (PackedAllocator::id), 0 for none. Never reused.
+  std::uint64_t owner() const { return owner_; }
+  // Unique per allocation in the process; a view has its base's.
+  std::uint64_t serial() const { return serial_ & ~kViewBit; }
+  bool is_view() const { return (serial_ & kViewBit) != 0; }
+
+ private:
+  friend class PackedAllocator;
+  template <typename Buf>
+  friend struct internal::TypedCallsOf;
+  static constexpr std::uint64_t kViewBit = std::uint64_t{1} << 63;
+
+  void CopyFrom(const AnyBuf& other) {
+    if (other.type_ == nullptr || other.type_->copy == nullptr) {
+      CopyRaw(other);
+    } else {
+      other.type_->copy(storage_, other.storage_);
+      CopyFields(other);
+    }
+  }
+  void MoveFrom(AnyBuf& other) noexcept {
+    if (other.type_ == nullptr || other.type_->move == nullptr) {
+      CopyRaw(other);
+    } else {
+      other.type_->move(storage_, other.storage_);
+      other.type_->destroy(other.storage_);
+      CopyFields(other);
+    }
+    other.type_ = nullptr;
+  }
+  void CopyRaw(const AnyBuf& other) noexcept {
+    for (std::size_t i = 0; i < sizeof storage_; i += sizeof(std::uint64_t)) CopyWord(storage_ + i, other.storage_ + i);
+    CopyFields(other);
+  }
+  // One word through a general register. Handles are mostly written as 8-byte words; read back at once by the 16-byte
+  // vector loads that a compiler would choose here, they stall the load until the stores have retired.
+  static void CopyWord(std::byte* to, const std::byte* from) noexcept {
+    std::uint64_t word;
+    std::memcpy(&word, from, sizeof word);
+    asm("" : "+r"(word));  // NOLINT(hicpp-no-assembler)
+    std::memcpy(to, &word, sizeof word);
+  }
+  void CopyFields(const AnyBuf& other) noexcept {
+    type_ = other.type_;
+    owner_ = other.owner_;
+    nbytes_ = other.nbytes_;
+    serial_ = other.serial_;
+  }
+  void Destroy() noexcept {
+    if (type_ != nullptr && type_->destroy != nullptr) type_->destroy(storage_);
+    type_ = nullptr;
+  }
+
+  alignas(internal::kAnyBufAlignment) std::byte storage_[internal::kAnyBufStorage] = {};
+  const internal::BufType* type_ = nullptr;
+  std::uint64_t owner_ = 0;
+  std::size_t nbytes_ = 0;
+  std::uint64_t serial_ = 0;
+};
+static_assert(sizeof(AnyBuf) == 64);
+
+namespace internal {
+
+// What a packed allocator shares with its copies.
+struct PackedState {
+  AnyRecord record;
+  const BufType* type = nullptr;
+  std::shared_ptr<const void> typed_record;  // the Allocator<Buf> itself where no layer lies on it, else null
+  const TypedCalls* typed_calls = nullptr;   // null with it
+  std::size_t max_alloc_bytes = 0;
+  std::uint64_t id = 0;  // transfer domain in the upper half, so that a handle tells its domain
+};
+
+}  // namespace internal
+
+// Has the members of the record, over AnyBuf, with every handle checked first: INVALID_ARGUMENT for one that is empty,
+// of another type or of another allocator; OUT_OF_RANGE for bytes outside it; UNIMPLEMENTED for an optional member that
+// the record left empty. An operation on zero bytes succeeds without calling the record. Cheap to copy: copies share
+// one state and compare equal. Default-constructed or moved-from it is empty, and every call is FAILED_PRECONDITION.
+// Thread-safe as the record is.
+class PackedAllocator {
+ public:
+  PackedAllocator() = default;
+
+  // INVALID_ARGUMENT for a spec that ValidateSpec refuses and for nbytes above PTRDIFF_MAX; RESOURCE_EXHAUSTED above
+  // traits().max_alloc_bytes; else what the record answers.
+  absl::StatusOr<AnyBuf> alloc(std::size_t nbytes, const BufferSpec& spec = {}) const;
+  // `nbytes` and `spec` as given to alloc: another size is INVALID_ARGUMENT (another spec is the checker layer's to
+  // find), and so is a view. Freeing twice is undefined here; Buffer and the checker layer make it an error.
+  absl::Status free(const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec = {}) const;
+  absl::Status copyin(const AnyBuf& dest, absl::Span<const std::byte> src) const;
+  absl::Status copyout(absl::Span<std::byte> dest, const AnyBuf& src) const;
+  // {0, 0} for a buffer of zero bytes.
+  absl::StatusOr<DeviceAddress> addr(const AnyBuf& buf) const;
+  absl::StatusOr<AnyBuf> offset(const AnyBuf& buf, std::size_t nbytes, std::size_t byte_offset) const;
+  // Takes buffers of any allocator of the same transfer domain.
+  absl::Status transfer(const AnyBuf& dest, const AnyBuf& src, std::size_t nbytes) const;
+  absl::Status copy_from_disk(const AnyBuf& dest, const DiskExtent& src, std::size_t nbytes) const;
+  // Null for a buffer of zero bytes.
+  absl::StatusOr<std::byte*> host_ptr(const AnyBuf& buf) const;
+  absl::StatusOr<MemoryInfo> memory_info() const;
+  // OK where the record has no synchronize: everything was finished on return.
+  absl::Status synchronize() const;
+
+  bool supports_offset() const;
+  bool supports_transfer() const;
+  bool supports_copy_from_disk() const;
+  bool supports_host_ptr() const;
+
+  // True if transfer between this allocator's buffers and `other`'s is possible.
+  bool same_transfer_domain(const PackedAllocator& other) const;
+
+  explicit operator bool() const { return state_ != nullptr; }
+  // Never reused in the process; 0 when empty. The owner() of this allocator's buffers.
+  std::uint64_t id() const;
+  // Of the outermost layer. An empty allocator has default traits. Valid as long as this object.
+  const AllocatorTraits& traits() const;
+  const std::string& name() const { return traits().name; }
+  const Controls& controls() const;
+
+  // The typed record (through whatever layers lie on it), or nullopt where the type is another. Shares this state.
+  template <typename Buf>
+  std::optional<Allocator<Buf>> unpack() const;
+
+  // For authors of layers: the record over boxed handles, and a new allocator (with an id of its own) whose record is
+  // `layered`, over handles of the same type as this one's. Empty gives empty; INVALID_ARGUMENT as Pack.
+  const AnyRecord& record() const;
+  absl::StatusOr<PackedAllocator> WithRecord(AnyRecord layered) const;
+
+  friend bool operator==(const PackedAllocator&, const PackedAllocator&) = default;
+
+  // Used by Pack.
+  static absl::StatusOr<PackedAllocator> FromRecord(AnyRecord record, const internal::BufType* type,
+                                                    std::shared_ptr<const void> typed_record,
+                                                    const internal::TypedCalls* typed_calls);
+
+ private:
+  absl::Status CheckAlloc(std::size_t nbytes, const BufferSpec& spec) const;
+  absl::StatusOr<AnyBuf> AllocBoxed(std::size_t nbytes, const BufferSpec& spec) const;
+  absl::Status CheckFree(const AnyBuf& buf, std::size_t nbytes) const;
+  absl::Status CheckOwned(const AnyBuf& buf, const char* operation) const;
+  absl::Status CheckDomain(const AnyBuf& buf, const char* operation, const char* role) const;
+  AnyBuf EmptyBuffer() const;
+  const void* TypedRecord(const internal::BufType* type) const;
+  bool HoldsType(const internal::BufType* type) const;
+
+  std::shared_ptr<internal::PackedState> state_;
+};
+
+// As Find(record).
+template <typename T>
+std::shared_ptr<T> Find(const PackedAllocator& packed) {
+  return packed.controls().Find<T>();
+}
+
+// The record with its handles boxed; empty members stay empty. Keeps `record`'s state alive.
+template <typename Buf>
+AnyRecord Erase(std::shared_ptr<const Allocator<Buf>> record);
+
+// The inverse: a typed record over a boxed one whose handles are Bufs.
+template <typename Buf>
+Allocator<Buf> Typed(AnyRecord record);
+
+// Hides Buf. INVALID_ARGUMENT naming the member where a required one (alloc, free, copyin, copyout, addr) is unset, or
+// where traits.min_alignment is not a power of two. The result keeps the record's state alive. Thread-safe.
+template <typename Buf>
+absl::StatusOr<PackedAllocator> Pack(Allocator<Buf> record);
+
+// Applies `layer`, a function from AnyRecord to absl::StatusOr<AnyRecord>, to a packed allocator or to a typed record.
+template <typename Layer>
+absl::StatusOr<PackedAllocator> ApplyLayer(const PackedAllocator& packed, Layer&& layer) {
+  if (!packed) return absl::FailedPreconditionError("a layer was put on an empty PackedAllocator");
+  absl::StatusOr<AnyRecord> layered = std::forward<Layer>(layer)(packed.record());
+  if (!layered.ok()) return layered.status();
+  return packed.WithRecord(*std::move(layered));
+}
+template <typename Buf, typename Layer>
+absl::StatusOr<Allocator<Buf>> ApplyLayer(Allocator<Buf> record, Layer&& layer) {
+  absl::StatusOr<AnyRecord> layered =
+      std::forward<Layer>(layer)(Erase<Buf>(std::make_shared<const Allocator<Buf>>(std::move(record))));
+  if (!layered.ok()) return layered.status();
+  return Typed<Buf>(*std::move(layered));
+}
+
+// ---- implementation ----
+
+namespace internal {
+
+absl::Status WrongType(const AnyBuf& buf, const std::type_info& wanted);
+
+template <typename Buf>
+absl::Status CheckType(const AnyBuf& buf) {
+  return buf.get<Buf>() != nullptr ? absl::OkStatus() : WrongType(buf, typeid(Buf));
+}
+
+}  // namespace internal
+
+template <typename Buf>
+AnyRecord Erase(std::shared_ptr<const Allocator<Buf>> record) {
+  AnyRecord any;
+  any.traits = record->traits;
+  any.controls = record->controls;
+  if (record->alloc) {
+    any.alloc = [record](std::size_t nbytes, const BufferSpec& spec) -> absl::StatusOr<AnyBuf> {
+      absl::StatusOr<Buf> buf = record->alloc(nbytes, spec);
+      if (!buf.ok()) [[unlikely]]
+        return std::move(buf).status();
+      return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf),
+                                    internal::Stamp{nbytes, 0, 0});
+    };
+  }
+  if (record->free) {
+    any.free = [record](const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) -> absl::Status {
+      const Buf* typed = buf.get<Buf>();
+      if (typed == nullptr) [[unlikely]]
+        return internal::WrongType(buf, typeid(Buf));
+      return record->free(*typed, nbytes, spec);
+    };
+  }
+  if (record->copyin) {
+    any.copyin = [record](const AnyBuf& dest, absl::Span<const std::byte> src) -> absl::Status {
+      const Buf* typed = dest.get<Buf>();
+      if (typed == nullptr) [[unlikely]]
+        return internal::WrongType(dest, typeid(Buf));
+      return record->copyin(*typed, src);
+    };
+  }
+  if (record->copyout) {
+    any.copyout = [record](absl::Span<std::byte> dest, const AnyBuf& src) -> absl::Status {
+      const Buf* typed = src.get<Buf>();
+      if (typed == nullptr) [[unlikely]]
+        return internal::WrongType(src, typeid(Buf));
+      return record->copyout(dest, *typed);
+    };
+  }
+  if (record->addr) {
+    any.addr = [record](const AnyBuf& buf) {
+      const Buf* typed = buf.get<Buf>();
+      return typed == nullptr ? DeviceAddress{} : record->addr(*typed);
+    };
+  }
+  if (record->offset) {
+    any.offset = [record](const AnyBuf& buf, std::size_t nbytes, std::size_t byte_offset) -> absl::StatusOr<AnyBuf> {
+      const Buf* typed = buf.get<Buf>();
+      if (typed == nullptr) return internal::WrongType(buf, typeid(Buf));
+      absl::StatusOr<Buf> view = record->offset(*typed, nbytes, byte_offset);
+      if (!view.ok()) return std::move(view).status();
+      return AnyBuf::Of<Buf>(*std::move(view), nbytes);
+    };
+  }
+  if (record->transfer) {
+    any.transfer = [record](const AnyBuf& dest, const AnyBuf& src, std::size_t nbytes) -> absl::Status {
+      const Buf* to = dest.get<Buf>();
+      const Buf* from = src.get<Buf>();
+      if (to == nullptr || from == nullptr) return internal::WrongType(to == nullptr ? dest : src, typeid(Buf));
+      return record->transfer(*to, *from, nbytes);
+    };
+  }
+  if (record->copy_from_disk) {
+    any.copy_from_disk = [record](const AnyBuf& dest, const DiskExtent& src, std::size_t nbytes) -> absl::Status {
+      const Buf* typed = dest.get<Buf>();
+      if (typed == nullptr) return internal::WrongType(dest, typeid(Buf));
+      return record->copy_from_disk(*typed, src, nbytes);
+    };
+  }
+  if (record->host_ptr) {
+    any.host_ptr = [record](const AnyBuf& buf) -> absl::StatusOr<std::byte*> {
+      const Buf* typed = buf.get<Buf>();
+      if (typed == nullptr) return internal::WrongType(buf, typeid(Buf));
+      return record->host_ptr(*typed);
+    };
+  }
+  if (record->memory_info) {
+    any.memory_info = [record] { return record->memory_info(); };
+  }
+  if (record->synchronize) {
+    any.synchronize = [record] { return record->synchronize(); };
+  }
+  return any;
+}
+
+namespace internal {
+
+template <typename Buf>
+struct TypedCallsOf {
+  static absl::StatusOr<AnyBuf> Alloc(const void* record, std::size_t nbytes, const BufferSpec& spec,
+                                      std::uint64_t owner) {
+    absl::StatusOr<Buf> buf = static_cast<const Allocator<Buf>*>(record)->alloc(nbytes, spec);
+    if (!buf.ok()) [[unlikely]]
+      return std::move(buf).status();
+    return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf),
+                                  Stamp{nbytes, owner, NextSerial()});
+  }
+  // The owner was checked, so the type is right.
+  static absl::Status Free(const void* record, const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
+    return static_cast<const Allocator<Buf>*>(record)->free(*BufTypeOf<Buf>::Get(buf.storage_), nbytes, spec);
+  }
+  static constexpr TypedCalls kCalls{&Alloc, &Free};
+};
+
+}  // namespace internal
+
+template <typename Buf>
+absl::StatusOr<PackedAllocator> Pack(Allocator<Buf> record) {
+  auto shared = std::make_shared<const Allocator<Buf>>(std::move(record));
+  AnyRecord boxed = Erase<Buf>(shared);
+  return PackedAllocator::FromRecord(std::move(boxed), &internal::BufTypeOf<Buf>::kType, std::move(shared),
+                                     &internal::TypedCallsOf<Buf>::kCalls);
+}
+template <>
+inline absl::StatusOr<PackedAllocator> Pack(AnyRecord record) {
+  return PackedAllocator::FromRecord(std::move(record), &internal::BufTypeOf<AnyBuf>::kType, nullptr, nullptr);
+}
+
+template <>
+inline AnyRecord Erase<AnyBuf>(std::shared_ptr<const Allocator<AnyBuf>> record) {
+  return *record;
+}
+
+template <typename Buf>
+Allocator<Buf> Typed(AnyRecord boxed) {
+  auto record = std::make_shared<const AnyRecord>(std::move(boxed));
+  const auto box = [](const Buf& buf) { return AnyBuf::Of<Buf>(buf, AnyBuf::kUnknownSize); };
+  const auto unbox = [](const absl::StatusOr<AnyBuf>& any) -> absl::StatusOr<Buf> {
+    if (!any.ok()) return any.status();
+    const Buf* typed = any->template get<Buf>();
+    if (typed == nullptr) return internal::WrongType(*any, typeid(Buf));
+    return *typed;
+  };
+  Allocator<Buf> out;
+  out.traits = record->traits;
+  out.controls = record->controls;
+  if (record->alloc) {
+    out.alloc = [record, unbox](std::size_t nbytes, const BufferSpec& spec) {
+      return unbox(record->alloc(nbytes, spec));
+    };
+  }
+  if (record->free) {
+    out.free = [record, box](const Buf& buf, std::size_t nbytes, const BufferSpec& spec) {
+      return record->free(box(buf), nbytes, spec);
+    };
+  }
+  if (record->copyin) {
+    out.copyin = [record, box](const Buf& dest, absl::Span<const std::byte> src) {
+      return record->copyin(box(dest), src);
+    };
+  }
+  if (record->copyout) {
+    out.copyout = [record, box](absl::Span<std::byte> dest, const Buf& src) { return record->copyout(dest, box(src)); };
+  }
+  if (record->addr) {
+    out.addr = [record, box](const Buf& buf) { return record->addr(box(buf)); };
+  }
+  if (record->offset) {
+    out.offset = [record, box, unbox](const Buf& buf, std::size_t nbytes, std::size_t byte_offset) {
+      return unbox(record->offset(box(buf), nbytes, byte_offset));
+    };
+  }
+  if (record->transfer) {
+    out.transfer = [record, box](const Buf& dest, const Buf& src, std::size_t nbytes) {
+      return record->transfer(box(dest), box(src), nbytes);
+    };
+  }
+  if (record->copy_from_disk) {
+    out.copy_from_disk = [record, box](const Buf& dest, const DiskExtent& src, std::size_t nbytes) {
+      return record->copy_from_disk(box(dest), src, nbytes);
+    };
+  }
+  if (record->host_ptr) {
+    out.host_ptr = [record, box](const Buf& buf) { return record->host_ptr(box(buf)); };
+  }
+  out.memory_info = record->memory_info;
+  out.synchronize = record->synchronize;
+  return out;
+}
+
+inline absl::StatusOr<AnyBuf> PackedAllocator::alloc(std::size_t nbytes, const BufferSpec& spec) const {
+  // 0 - 1 wraps: one comparison finds zero and too many.
+  if (!state_ || nbytes - 1 >= state_->max_alloc_bytes || spec.alignment != 0 || spec.external_ptr.has_value())
+      [[unlikely]] {
+    if (absl::Status valid = CheckAlloc(nbytes, spec); !valid.ok()) return valid;
+    if (nbytes == 0) return EmptyBuffer();
+  }
+  const internal::PackedState& state = *state_;
+  if (state.typed_calls == nullptr) return AllocBoxed(nbytes, spec);
+  return state.typed_calls->alloc(state.typed_record.get(), nbytes, spec, state.id);
+}
+
+inline absl::Status PackedAllocator::free(const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) const {
+  if (!state_ || buf.empty() || buf.owner_ != state_->id || nbytes != buf.nbytes_ || nbytes == 0 || buf.is_view())
+      [[unlikely]] {
+    return CheckFree(buf, nbytes);
+  }
+  const internal::PackedState& state = *state_;
+  if (state.typed_calls == nullptr) return state.record.free(buf, nbytes, spec);
+  return state.typed_calls->free(state.typed_record.get(), buf, nbytes, spec);
+}
+
+template <typename Buf>
+std::optional<Allocator<Buf>> PackedAllocator::unpack() const {
+  const internal::BufType* type = &internal::BufTypeOf<Buf>::kType;
+  if (!HoldsType(type)) return std::nullopt;
+  if (const void* typed = TypedRecord(type)) return *static_cast<const Allocator<Buf>*>(typed);
+  return Typed<Buf>(record());
+}
+
+}  // namespace packalloc
+
+#endif  // PACKALLOC_PACKED_ALLOCATOR_H_
