@@ -1,0 +1,170 @@
+#include "lib/env.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <clocale>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <locale>
+#include <string>
+
+#include "lib/parse.h"
+
+namespace packalloc {
+namespace {
+
+constexpr char kVariable[] = "PACKALLOC_TEST_VARIABLE";
+
+struct SetVariable {
+  explicit SetVariable(const std::string& value) { setenv(kVariable, value.c_str(), 1); }
+  ~SetVariable() { unsetenv(kVariable); }
+};
+
+// What `action` writes to stderr.
+template <typename Action>
+std::string Stderr(Action&& action) {
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file != nullptr);
+  std::fflush(stderr);
+  const int saved = dup(STDERR_FILENO);
+  dup2(fileno(file), STDERR_FILENO);
+  action();
+  std::fflush(stderr);
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  std::string text;
+  std::rewind(file);
+  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text.push_back(static_cast<char>(c));
+  std::fclose(file);
+  return text;
+}
+
+class Grouping : public std::numpunct<char> {
+  char do_thousands_sep() const override { return '.'; }
+  char do_decimal_point() const override { return ','; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+struct HostileLocale {
+  HostileLocale() : cpp(std::locale::global(std::locale(std::locale::classic(), new Grouping))) {
+    // Where the system has a comma locale, that too.
+    std::setlocale(LC_ALL, "de_DE.UTF-8");
+  }
+  ~HostileLocale() {
+    std::locale::global(cpp);
+    std::setlocale(LC_ALL, "C");
+  }
+  std::locale cpp;
+};
+
+const char* const kGarbage[] = {"", " ", "abc", "-1", "1e3", "64MB", "0.5", "1,5", "99999999999999999999"};
+
+void CheckGarbage(std::uint64_t default_value) {
+  for (const char* text : kGarbage) {
+    CAPTURE(text);
+    const SetVariable set(text);
+    std::uint64_t value = 0;
+    const std::string warning = Stderr([&] { value = EnvBytes(kVariable, default_value); });
+    CHECK(value == default_value);
+    CHECK(warning.find(kVariable) != std::string::npos);
+    CHECK(warning.find("'" + std::string(text) + "'") != std::string::npos);
+    CHECK(warning.find(std::to_string(default_value)) != std::string::npos);
+    CHECK(std::count(warning.begin(), warning.end(), '\n') == 1);
+    CHECK(Stderr([&] { value = EnvBytes(kVariable, default_value); }).empty());
+    CHECK(value == default_value);
+  }
+}
+
+TEST_CASE("a size that cannot be read is one warning and the default") { CheckGarbage(1048576); }
+
+TEST_CASE("the same under a comma locale with grouping") {
+  const HostileLocale locale;
+  CheckGarbage(2097152);
+  const SetVariable set("1048576");
+  CHECK(EnvBytes(kVariable, 7) == 1048576);
+  const SetVariable half("0.5");
+  CHECK(EnvDouble(kVariable, 7) == 0.5);
+}
+
+TEST_CASE("variables that can be read, or are not set, warn of nothing") {
+  const std::string warnings = Stderr([] {
+    CHECK(EnvBytes(kVariable, 5) == 5);
+    CHECK(EnvDouble(kVariable, 0.25) == 0.25);
+    CHECK(EnvFlag(kVariable, true));
+    CHECK_FALSE(EnvString(kVariable).has_value());
+    {
+      const SetVariable set("3MiB");
+      CHECK(EnvBytes(kVariable, 5) == 3u << 20);
+      CHECK(EnvString(kVariable) == "3MiB");
+    }
+    {
+      const SetVariable set("0");
+      CHECK_FALSE(EnvFlag(kVariable, true));
+      CHECK(EnvBytes(kVariable, 5) == 0);
+      CHECK(EnvDouble(kVariable, 5) == 0);
+    }
+    const SetVariable set("");
+    CHECK_FALSE(EnvString(kVariable).has_value());
+  });
+  CHECK(warnings.empty());
+}
+
+TEST_CASE("flags and numbers that cannot be read are the default") {
+  for (const char* text : {"", " ", "maybe", "2", "-1", "1,0"}) {
+    CAPTURE(text);
+    const SetVariable set(text);
+    const std::string warning = Stderr([] {
+      CHECK(EnvFlag(kVariable, true));
+      CHECK_FALSE(EnvFlag(kVariable, false));
+    });
+    CHECK(std::count(warning.begin(), warning.end(), '\n') == 2);
+  }
+  for (const char* text : {"", " ", "abc", "1,5", "0x10", "nan", "inf", "1e999", "0.5 ", "64MiB"}) {
+    CAPTURE(text);
+    const SetVariable set(text);
+    const std::string warning = Stderr([] { CHECK(EnvDouble(kVariable, 0.125) == 0.125); });
+    CHECK(warning.find(kVariable) != std::string::npos);
+    CHECK(warning.find("0.125") != std::string::npos);
+  }
+}
+
+TEST_CASE("sizes with units") {
+  CHECK(*ParseBytes("0") == 0);
+  CHECK(*ParseBytes("12B") == 12);
+  CHECK(*ParseBytes("2KiB") == 2048);
+  CHECK(*ParseBytes("2kib") == 2048);
+  CHECK(*ParseBytes("1GiB") == std::uint64_t{1} << 30);
+  CHECK(*ParseBytes("1TiB") == std::uint64_t{1} << 40);
+  CHECK(*ParseBytes("18446744073709551615") == std::numeric_limits<std::uint64_t>::max());
+  for (const char* text :
+       {"18446744073709551616", "16777216TiB", "KiB", "+1", "1 KiB", " 1", "1_000", "1MiBB", "0x10"}) {
+    CAPTURE(text);
+    CHECK(ParseBytes(text).status().code() == absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_CASE("numbers as text end where the text ends") {
+  CHECK(*ParseUint64("18446744073709551615") == std::numeric_limits<std::uint64_t>::max());
+  CHECK_FALSE(ParseUint64(absl::string_view("12\0", 3)).ok());
+  CHECK(*ParseUint64(absl::string_view("123", 2)) == 12);
+  CHECK(Quoted(absl::string_view("a\0\nb", 4)) == "'a\\x00\\nb'");
+  CHECK(Quoted(std::string(1000, 'x')).size() < 100);
+}
+
+TEST_CASE("a warning is written even to a stderr that takes none") {
+  std::fflush(stderr);
+  const int saved = dup(STDERR_FILENO);
+  close(STDERR_FILENO);
+  WarnOnce("into the void");
+  dup2(saved, STDERR_FILENO);
+  close(saved);
+  CHECK(true);
+}
+
+}  // namespace
+}  // namespace packalloc
