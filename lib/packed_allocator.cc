@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <typeinfo>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/checked_math.h"
+#include "lib/checks.h"
 #include "packalloc/allocator.h"
 #include "packalloc/buffer_spec.h"
 
@@ -43,10 +43,6 @@ struct NoHandle {};
 absl::Status EmptyAllocator(const char* operation) {
   return absl::FailedPreconditionError(
       absl::StrCat(operation, " on an empty PackedAllocator (default-constructed or moved from)"));
-}
-
-absl::Status TooManyBytes(const char* operation, std::size_t wanted, std::size_t have) {
-  return absl::OutOfRangeError(absl::StrCat(operation, " of ", wanted, " bytes, but the buffer has ", have));
 }
 
 absl::Status Unimplemented(const AllocatorTraits& traits, const char* operation) {
@@ -129,12 +125,7 @@ AnyBuf PackedAllocator::EmptyBuffer() const {
 // Whatever keeps `alloc` from the hot path: an answer without a call of the record, or OK to go on.
 absl::Status PackedAllocator::CheckAlloc(std::size_t nbytes, const BufferSpec& spec) const {
   if (!state_) return internal::EmptyAllocator("alloc");
-  if (absl::Status valid = ValidateSpec(spec); !valid.ok()) return valid;
-  constexpr std::size_t kMost = std::numeric_limits<std::ptrdiff_t>::max();
-  if (nbytes > kMost) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("alloc of ", nbytes, " bytes: no object is larger than ", kMost, " bytes"));
-  }
+  if (absl::Status valid = CheckRequest(name(), nbytes, spec); !valid.ok()) return valid;
   if (nbytes > traits().max_alloc_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("alloc of ", nbytes, " bytes: the largest single allocation of ",
                                                      name(), " is ", traits().max_alloc_bytes, " bytes"));
@@ -158,18 +149,14 @@ absl::Status PackedAllocator::CheckFree(const AnyBuf& buf, std::size_t nbytes) c
   if (buf.is_view()) {
     return absl::InvalidArgumentError("free: the buffer is a view; free the buffer that it was made from");
   }
-  if (nbytes != buf.nbytes_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("free with ", nbytes, " bytes of a buffer that was allocated with ", buf.nbytes_));
-  }
-  return absl::OkStatus();
+  return CheckFreeSize(name(), nbytes, buf.nbytes_);
 }
 
 absl::Status PackedAllocator::copyin(const AnyBuf& dest, absl::Span<const std::byte> src) const {
   if (!state_ || dest.empty() || dest.owner_ != state_->id) [[unlikely]]
     return CheckOwned(dest, "copyin");
   if (src.size() > dest.nbytes_) [[unlikely]]
-    return internal::TooManyBytes("copyin", src.size(), dest.nbytes_);
+    return CheckCopy("copyin", src.size(), dest.nbytes_);
   if (src.empty()) return absl::OkStatus();
   return state_->record.copyin(dest, src);
 }
@@ -178,7 +165,7 @@ absl::Status PackedAllocator::copyout(absl::Span<std::byte> dest, const AnyBuf& 
   if (!state_ || src.empty() || src.owner_ != state_->id) [[unlikely]]
     return CheckOwned(src, "copyout");
   if (dest.size() > src.nbytes_) [[unlikely]]
-    return internal::TooManyBytes("copyout", dest.size(), src.nbytes_);
+    return CheckCopy("copyout", dest.size(), src.nbytes_);
   if (dest.empty()) return absl::OkStatus();
   return state_->record.copyout(dest, src);
 }
@@ -193,10 +180,7 @@ absl::StatusOr<DeviceAddress> PackedAllocator::addr(const AnyBuf& buf) const {
 absl::StatusOr<AnyBuf> PackedAllocator::offset(const AnyBuf& buf, std::size_t nbytes, std::size_t byte_offset) const {
   if (!state_ || buf.empty() || buf.owner_ != state_->id) [[unlikely]]
     return CheckOwned(buf, "offset");
-  if (!InRange(byte_offset, nbytes, buf.nbytes_)) {
-    return absl::OutOfRangeError(absl::StrCat("a view of ", nbytes, " bytes at byte offset ", byte_offset,
-                                              " does not fit a buffer of ", buf.nbytes_, " bytes"));
-  }
+  if (absl::Status fits = CheckView(name(), nbytes, byte_offset, buf.nbytes_); !fits.ok()) return fits;
   if (!state_->record.offset) return internal::Unimplemented(traits(), "offset");
   absl::StatusOr<AnyBuf> view = EmptyBuffer();
   if (nbytes != 0) view = state_->record.offset(buf, nbytes, byte_offset);
@@ -212,8 +196,8 @@ absl::Status PackedAllocator::transfer(const AnyBuf& dest, const AnyBuf& src, st
   if (!state_) return internal::EmptyAllocator("transfer");
   if (absl::Status ok = CheckDomain(dest, "transfer", "destination"); !ok.ok()) return ok;
   if (absl::Status ok = CheckDomain(src, "transfer", "source"); !ok.ok()) return ok;
-  if (nbytes > dest.nbytes_) return internal::TooManyBytes("transfer to the destination", nbytes, dest.nbytes_);
-  if (nbytes > src.nbytes_) return internal::TooManyBytes("transfer from the source", nbytes, src.nbytes_);
+  if (nbytes > dest.nbytes_) return CheckCopy("transfer to the destination", nbytes, dest.nbytes_);
+  if (nbytes > src.nbytes_) return CheckCopy("transfer from the source", nbytes, src.nbytes_);
   if (!state_->record.transfer) return internal::Unimplemented(traits(), "transfer");
   if (nbytes == 0) return absl::OkStatus();
   return state_->record.transfer(dest, src, nbytes);
@@ -222,7 +206,7 @@ absl::Status PackedAllocator::transfer(const AnyBuf& dest, const AnyBuf& src, st
 absl::Status PackedAllocator::copy_from_disk(const AnyBuf& dest, const DiskExtent& src, std::size_t nbytes) const {
   if (!state_ || dest.empty() || dest.owner_ != state_->id) [[unlikely]]
     return CheckOwned(dest, "copy_from_disk");
-  if (nbytes > dest.nbytes_) return internal::TooManyBytes("copy_from_disk", nbytes, dest.nbytes_);
+  if (nbytes > dest.nbytes_) return CheckCopy("copy_from_disk", nbytes, dest.nbytes_);
   if (nbytes > src.nbytes) {
     return absl::OutOfRangeError(absl::StrCat("copy_from_disk of ", nbytes, " bytes, but the extent has ", src.nbytes));
   }
