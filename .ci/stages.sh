@@ -1,0 +1,53 @@
+# The stages of .ci/run. Each is a function that succeeds or fails; .ci/run says in which order they run, measures them
+# and goes on after one that failed. A new stage is a function here and a line there.
+
+ci_packages=(clang-14 libclang-rt-14-dev clang-tidy-14 clang-format-14 python3-yaml)
+code_folders=(include lib backends tools bench examples test)
+tidy_folders='(lib|backends|tools)'
+
+stage_packages() (
+  set_up
+  install_required "${ci_packages[@]}"
+)
+
+stage_format() {
+  find "${code_folders[@]}" -name '*.h' -o -name '*.cc' | xargs clang-format-14 --dry-run -Werror
+}
+
+# Headers are read with the files that include them. The compile commands are clang's own, of the sanitizer build.
+stage_tidy() {
+  run-clang-tidy-14 -quiet -p build-asan -header-filter="/\.\./(include/packalloc|lib|backends|tools)/" \
+    "$PWD/$tidy_folders/.*\.cc$" >tidy.log 2>&1 && rm tidy.log && return
+  grep -E '(warning|error): ' tidy.log | sort -u
+  return 1
+}
+
+stage_plain() {
+  ./check -Dwerror=true
+}
+
+stage_build_asan() (
+  CXX=clang++-14 configure build-asan -Dwerror=true -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 \
+    -Dbenchmarks=disabled
+  build_in build-asan
+)
+
+stage_asan() (
+  export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
+  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+  export LSAN_OPTIONS="suppressions=$PWD/.ci/lsan.supp:print_suppressions=0"
+  test_in build-asan --timeout-multiplier 3
+)
+
+stage_build_tsan() (
+  configure build-tsan -Dwerror=true -Db_sanitize=thread -Doptimization=1 -Dbenchmarks=disabled
+  build_in build-tsan
+)
+
+# Without address randomisation: g++ 12's runtime does not know the layouts of newer kernels.
+stage_tsan() (
+  export TSAN_OPTIONS="suppressions=$PWD/.ci/tsan.supp:second_deadlock_stack=1"
+  fixed=(setarch "$(uname -m)" -R)
+  "${fixed[@]}" true 2>/dev/null || fixed=()
+  test_in build-tsan --timeout-multiplier 5 --wrapper="${fixed[*]}"
+)
