@@ -21,21 +21,27 @@ missing_packages() {
   done
 }
 
-# apt-get as root: directly, or by sudo, which asks for a password only on a terminal.
+# apt-get as root: directly, or by sudo, which asks for a password only on a terminal. Says nothing unless it fails.
 apt_get() {
-  local prefix=()
+  local prefix=() log
   if [[ $(id -u) != 0 ]]; then
     prefix=(sudo)
     [[ -t 0 ]] || prefix+=(-n)
   fi
-  "${prefix[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@"
+  log=$(mktemp)
+  if ! "${prefix[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 "$@" >"$log" 2>&1; then
+    grep -E '^(E:|sudo:)' "$log" >&2
+    rm -f "$log"
+    return 1
+  fi
+  rm -f "$log"
 }
 
 can_install() { [[ $(id -u) == 0 ]] || command -v sudo >/dev/null; }
 
 apt_update_once() {
   [[ -z "${apt_updated:-}" ]] || return 0
-  apt_get update >/dev/null || return 1
+  apt_get update || return 1
   apt_updated=1
 }
 
@@ -47,7 +53,7 @@ install_required() {
   can_install || die "not installed: ${missing[*]}; run this as root or with sudo, or install them with: apt-get install ${missing[*]}"
   say "installing ${missing[*]}"
   apt_update_once || die "apt-get update failed, so ${missing[*]} cannot be installed"
-  apt_get install --no-install-recommends "${missing[@]}" >/dev/null || die "apt-get could not install ${missing[*]}"
+  apt_get install --no-install-recommends "${missing[@]}" || die "apt-get could not install ${missing[*]}"
 }
 
 # install_optional PACKAGE...: one by one, so that one failure does not stop the rest.
@@ -56,7 +62,7 @@ install_optional() {
   can_install && apt_update_once || return 0
   for package in "$@"; do
     say "installing $package"
-    apt_get install --no-install-recommends "$package" >/dev/null || true
+    apt_get install --no-install-recommends "$package" || true
   done
 }
 
