@@ -27,16 +27,16 @@ namespace packalloc {
 struct DeviceInfo {
   std::string name;  // as Open takes it: "CUDA:1"; the bare backend's name where it has no device
   bool available = true;
-  std::string reason;       // why not, where not available: "no libcuda.so.1"
-  std::string description;  // the device's own name, as its driver tells it
-  std::optional<MemoryInfo> memory;
-  std::vector<std::pair<std::string, std::string>> properties;  // further facts for people: {"driver", "13.0"}
+  std::string reason{};       // why not, where not available: "no libcuda.so.1"
+  std::string description{};  // the device's own name, as its driver tells it
+  std::optional<MemoryInfo> memory{};
+  std::vector<std::pair<std::string, std::string>> properties{};  // further facts for people: {"driver", "13.0"}
 };
 
 // What a backend is asked to open.
 struct OpenRequest {
-  std::string target;  // what follows the colon of the device name, unquoted: "" , "1", "/path/to/file"
-  std::any options;    // the backend's own options struct (CudaOptions, ...), or empty
+  std::string target{};  // what follows the colon of the device name, unquoted: "" , "1", "/path/to/file"
+  std::any options{};    // the backend's own options struct (CudaOptions, ...), or empty
 };
 
 // A backend as the registry knows it.
