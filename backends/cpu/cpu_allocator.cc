@@ -21,6 +21,7 @@
 #include "packalloc/allocator.h"
 #include "packalloc/backends/cpu.h"
 #include "packalloc/buffer_spec.h"
+#include "packalloc/disk_file.h"
 
 namespace packalloc {
 namespace {
@@ -201,6 +202,11 @@ Allocator<CpuBuf> CpuAllocator(const CpuOptions& options) {
     if (absl::Status fits = CheckCopy("CPU: transfer to the destination", nbytes, dest.nbytes); !fits.ok()) return fits;
     if (absl::Status fits = CheckCopy("CPU: transfer from the source", nbytes, src.nbytes); !fits.ok()) return fits;
     return Move(dest.data, src.data, nbytes);
+  };
+  record.copy_from_disk = [](const CpuBuf& dest, const DiskExtent& src, std::size_t nbytes) -> absl::Status {
+    if (absl::Status fits = CheckCopy("CPU", nbytes, dest.nbytes); !fits.ok()) return fits;
+    if (absl::Status fits = CheckExtent(src, nbytes); !fits.ok()) return fits;
+    return src.file->Read(src.offset, {dest.data, nbytes});
   };
   record.host_ptr = [](const CpuBuf& buf) -> absl::StatusOr<std::byte*> { return buf.data; };
   record.memory_info = [memory]() -> absl::StatusOr<MemoryInfo> { return memory->Info(); };

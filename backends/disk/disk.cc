@@ -22,11 +22,6 @@ namespace {
 
 constexpr std::size_t kTransferChunk = std::size_t{1} << 20;
 
-absl::Status CheckExtent(const DiskExtent& extent, std::size_t nbytes) {
-  if (extent.file == nullptr) return absl::InvalidArgumentError("DISK: the extent has no file");
-  return CheckCopy(extent.file->path(), nbytes, extent.nbytes);
-}
-
 absl::Status CheckDiskSpec(const DiskFile& file, const BufferSpec& spec) {
   const char* refused = spec.uncached       ? "uncached"
                         : spec.cpu_access   ? "cpu_access"

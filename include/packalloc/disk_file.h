@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "packalloc/allocator.h"
 
 namespace packalloc {
 
@@ -101,6 +102,10 @@ class DiskFile {
   std::atomic<std::uint64_t> direct_bytes_{0};
   std::atomic<std::uint64_t> buffered_bytes_{0};
 };
+
+// For backends: OK if the first `nbytes` of `extent` can be asked for; INVALID_ARGUMENT where it has no file,
+// OUT_OF_RANGE where it is shorter.
+absl::Status CheckExtent(const DiskExtent& extent, std::uint64_t nbytes);
 
 }  // namespace packalloc
 

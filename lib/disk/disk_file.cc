@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/checked_math.h"
+#include "lib/checks.h"
 #include "lib/disk/disk_file_access.h"
 #include "lib/disk/stream.h"
 #include "lib/disk/system_calls.h"
@@ -150,6 +151,11 @@ DiskReadStats DiskFile::stats() const {
           buffered_bytes_.load(),
           options_.direct ? direct_refused_ : "switched off by DiskOptions::direct",
           options_.io_uring ? io_uring_refused_ : "switched off by DiskOptions::io_uring"};
+}
+
+absl::Status CheckExtent(const DiskExtent& extent, std::uint64_t nbytes) {
+  if (extent.file == nullptr) return absl::InvalidArgumentError("DISK: the extent has no file");
+  return CheckCopy(extent.file->path(), nbytes, extent.nbytes);
 }
 
 int DiskFileAccess::DirectFd(DiskFile& file) {
