@@ -46,7 +46,10 @@ Backend MockBackend() {
   backend.name = "MOCK";
   backend.open = Open;
   backend.devices = [] {
-    return std::vector<DeviceInfo>{{.name = "MOCK", .description = "a device for tests, in this process's memory"}};
+    DeviceInfo device;
+    device.name = "MOCK";
+    device.description = "a device for tests, in this process's memory";
+    return std::vector<DeviceInfo>{device};
   };
   backend.canonical_target = CanonicalTarget;
   return backend;
