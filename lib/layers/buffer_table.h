@@ -1,0 +1,207 @@
+// The buffers that one shard of the cache keeps, by key. Knows no locks.
+#ifndef PACKALLOC_LIB_LAYERS_BUFFER_TABLE_H_
+#define PACKALLOC_LIB_LAYERS_BUFFER_TABLE_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lib/layers/eviction.h"
+#include "packalloc/buffer_spec.h"
+#include "packalloc/packed_allocator.h"
+
+namespace packalloc {
+
+// What a cached buffer must have in common with a request: its size class and the fields of the spec that choose
+// memory. Specs with other fields set are never cached.
+struct BufferKey {
+  std::size_t nbytes = 0;  // never 0
+  std::uint32_t spec = 0;
+
+  BufferKey(std::size_t class_bytes, const BufferSpec& s)
+      : nbytes(class_bytes),
+        spec((s.uncached ? 1U : 0U) | (s.cpu_access ? 2U : 0U) | (s.host ? kHostBit : 0U) |
+             (s.alignment == 0 ? 0U : 8U * (1U + static_cast<std::uint32_t>(std::countr_zero(s.alignment))))) {}
+  bool host() const { return (spec & kHostBit) != 0; }
+  BufferSpec ToSpec() const {
+    BufferSpec s{.uncached = (spec & 1U) != 0, .cpu_access = (spec & 2U) != 0, .host = host()};
+    if (spec >= 8) s.alignment = std::size_t{1} << (spec / 8 - 1);
+    return s;
+  }
+
+ private:
+  static constexpr std::uint32_t kHostBit = 4;
+};
+
+// A hash table with open addressing. Each key has its buffers oldest first; reuse takes the newest, eviction the
+// oldest. A key stays when its last buffer is taken, until the table runs full of such keys and drops them.
+class BufferTable {
+ public:
+  struct Cached {
+    AnyBuf buf;
+    Priority priority;
+  };
+  class Slot {
+   public:
+    bool empty() const { return first_ == buffers_.size(); }
+    bool has_room() const { return buffers_.size() < buffers_.capacity(); }
+    AnyBuf& newest() { return buffers_.back().buf; }
+    std::uint64_t last_used() const { return last_used_; }
+
+   private:
+    friend class BufferTable;
+    std::size_t nbytes_ = 0;  // 0: vacant
+    std::uint32_t spec_ = 0;
+    bool in_order_ = false;
+    double weight_ = 0;
+    std::uint64_t last_used_ = 0;
+    std::size_t first_ = 0;  // buffers_[0, first_) were evicted
+    std::vector<Cached> buffers_;
+  };
+
+  explicit BufferTable(EvictionPolicy policy) : order_(policy) {}
+
+  // The slot of `key`, or null. Valid until the next FindOrAdd or Clear.
+  Slot* Find(const BufferKey& key) {
+    if (slots_.empty()) return nullptr;
+    Slot& slot = slots_[Probe(key)];
+    return slot.nbytes_ == 0 ? nullptr : &slot;
+  }
+
+  // A slot with room for one more buffer. May throw std::bad_alloc, and changes nothing then.
+  Slot& FindOrAdd(const BufferKey& key) {
+    if (Slot* slot = Find(key)) {
+      MakeRoom(*slot);
+      return *slot;
+    }
+    if ((keys_ + 1) * 4 > slots_.size() * 3) Rebuild();
+    Slot& slot = slots_[Probe(key)];
+    slot.buffers_.reserve(1);
+    slot.nbytes_ = key.nbytes;
+    slot.spec_ = key.spec;
+    slot.weight_ = order_.WeightOf(key.nbytes);
+    ++keys_;
+    return slot;
+  }
+
+  // Keeps `buf` as the newest of a slot that has room.
+  template <typename B>
+  void Push(Slot& slot, B&& buf, std::uint64_t stamp) {
+    const Priority priority = order_.PriorityOf(slot.weight_, stamp);
+    slot.buffers_.push_back({std::forward<B>(buf), priority});
+    slot.last_used_ = stamp;
+    if (!slot.in_order_) [[unlikely]]
+      Enqueue(slot, priority);
+  }
+
+  // Forgets the newest of a slot that is not empty; the caller has moved it out.
+  void DropNewest(Slot& slot, std::uint64_t stamp) {
+    slot.buffers_.pop_back();
+    slot.last_used_ = stamp;
+    if (slot.first_ != 0 && slot.empty()) [[unlikely]] {
+      slot.buffers_.clear();
+      slot.first_ = 0;
+    }
+  }
+
+  // The priority of what PopLowest would take, or nullopt when the table has no buffers.
+  std::optional<Priority> Lowest() {
+    const std::optional<EvictionOrder::Candidate> lowest = LowestCandidate();
+    if (!lowest) return std::nullopt;
+    return lowest->priority;
+  }
+
+  // Takes out the buffer with the lowest priority. The table has one.
+  std::pair<BufferSpec, Cached> PopLowest(std::size_t& nbytes) {
+    Slot& slot = slots_[LowestCandidate()->key];
+    nbytes = slot.nbytes_;
+    std::pair<BufferSpec, Cached> out{KeyOf(slot).ToSpec(), std::move(slot.buffers_[slot.first_++])};
+    if (slot.empty()) {
+      slot.buffers_.clear();
+      slot.first_ = 0;
+    }
+    return out;
+  }
+
+  void Advance(double rank) { order_.Advance(rank); }
+  double clock() const { return order_.clock(); }
+
+  // Gives back the memory of the table itself. It has no buffers.
+  void Clear() {
+    slots_ = {};
+    keys_ = 0;
+    order_.Clear();
+  }
+  std::size_t keys() const { return keys_; }
+
+ private:
+  static constexpr std::size_t kFewestSlots = 16;
+
+  static BufferKey KeyOf(const Slot& slot) {
+    BufferKey key(slot.nbytes_, {});
+    key.spec = slot.spec_;
+    return key;
+  }
+
+  // The slot that has `key`, or the vacant one where it would go.
+  std::size_t Probe(const BufferKey& key) const {
+    const std::size_t mask = slots_.size() - 1;
+    std::uint64_t hash = (std::uint64_t{key.nbytes} ^ (std::uint64_t{key.spec} << 48)) * 0x9E3779B97F4A7C15U;
+    for (std::size_t i = (hash >> 32) & mask;; i = (i + 1) & mask) {
+      const Slot& slot = slots_[i];
+      if ((slot.nbytes_ == key.nbytes && slot.spec_ == key.spec) || slot.nbytes_ == 0) return i;
+    }
+  }
+
+  void MakeRoom(Slot& slot) {
+    if (slot.has_room()) return;
+    if (slot.first_ * 2 > slot.buffers_.size()) {
+      slot.buffers_.erase(slot.buffers_.begin(), slot.buffers_.begin() + static_cast<std::ptrdiff_t>(slot.first_));
+      slot.first_ = 0;
+    } else {
+      slot.buffers_.reserve(slot.buffers_.size() * 2 + 1);
+    }
+  }
+
+  void Enqueue(Slot& slot, Priority priority) {
+    order_.Add(static_cast<std::uint32_t>(&slot - slots_.data()), priority);
+    slot.in_order_ = true;
+  }
+
+  std::optional<EvictionOrder::Candidate> LowestCandidate() {
+    return order_.Lowest([this](std::uint32_t key) -> std::optional<Priority> {
+      Slot& slot = slots_[key];
+      if (!slot.empty()) return slot.buffers_[slot.first_].priority;
+      slot.in_order_ = false;
+      return std::nullopt;
+    });
+  }
+
+  // Drops the keys without buffers and makes the table at least twice as large as it must be.
+  void Rebuild() {
+    std::size_t live = 0;
+    for (const Slot& slot : slots_) live += slot.empty() ? 0 : 1;
+    std::vector<Slot> old(std::max(kFewestSlots, std::bit_ceil((live + 1) * 2)));
+    order_.Reserve(old.size());
+    old.swap(slots_);
+    keys_ = live;
+    order_.Clear();
+    for (Slot& slot : old) {
+      if (slot.empty()) continue;
+      Slot& to = slots_[Probe(KeyOf(slot))];
+      to = std::move(slot);
+      Enqueue(to, to.buffers_[to.first_].priority);
+    }
+  }
+
+  std::vector<Slot> slots_;
+  std::size_t keys_ = 0;
+  EvictionOrder order_;
+};
+
+}  // namespace packalloc
+
+#endif  // PACKALLOC_LIB_LAYERS_BUFFER_TABLE_H_
