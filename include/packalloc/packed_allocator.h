@@ -181,6 +181,8 @@ class AnyBuf {
   // Unique per allocation in the process; a view has its base's.
   std::uint64_t serial() const { return serial_ & ~kViewBit; }
   bool is_view() const { return (serial_ & kViewBit) != 0; }
+  // Whether copying runs no code of the handle's type, and so neither throws nor calls anything.
+  bool copies_as_bytes() const { return type_ == nullptr || type_->copy == nullptr; }
 
  private:
   friend class PackedAllocator;

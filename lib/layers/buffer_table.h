@@ -2,6 +2,7 @@
 #ifndef PACKALLOC_LIB_LAYERS_BUFFER_TABLE_H_
 #define PACKALLOC_LIB_LAYERS_BUFFER_TABLE_H_
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,7 @@ struct BufferKey {
   std::size_t nbytes = 0;  // never 0
   std::uint32_t spec = 0;
 
+  BufferKey() = default;
   BufferKey(std::size_t class_bytes, const BufferSpec& s)
       : nbytes(class_bytes),
         spec((s.uncached ? 1U : 0U) | (s.cpu_access ? 2U : 0U) | (s.host ? kHostBit : 0U) |
@@ -114,11 +116,14 @@ class BufferTable {
     return lowest->priority;
   }
 
+  struct Evicted {
+    BufferKey key;
+    AnyBuf buf;
+  };
   // Takes out the buffer with the lowest priority. The table has one.
-  std::pair<BufferSpec, Cached> PopLowest(std::size_t& nbytes) {
+  Evicted PopLowest() {
     Slot& slot = slots_[LowestCandidate()->key];
-    nbytes = slot.nbytes_;
-    std::pair<BufferSpec, Cached> out{KeyOf(slot).ToSpec(), std::move(slot.buffers_[slot.first_++])};
+    Evicted out{KeyOf(slot), std::move(slot.buffers_[slot.first_++].buf)};
     if (slot.empty()) {
       slot.buffers_.clear();
       slot.first_ = 0;
@@ -126,8 +131,8 @@ class BufferTable {
     return out;
   }
 
+  // See EvictionOrder::Advance.
   void Advance(double rank) { order_.Advance(rank); }
-  double clock() const { return order_.clock(); }
 
   // Gives back the memory of the table itself. It has no buffers.
   void Clear() {
@@ -141,7 +146,8 @@ class BufferTable {
   static constexpr std::size_t kFewestSlots = 16;
 
   static BufferKey KeyOf(const Slot& slot) {
-    BufferKey key(slot.nbytes_, {});
+    BufferKey key;
+    key.nbytes = slot.nbytes_;
     key.spec = slot.spec_;
     return key;
   }
