@@ -14,6 +14,7 @@
 #include "lib/checks.h"
 #include "lib/phase.h"
 #include "packalloc/buffer_spec.h"
+#include "packalloc/copy.h"
 #include "packalloc/packed_allocator.h"
 
 namespace packalloc {
@@ -213,6 +214,20 @@ absl::Status Buffer::CopyIn(absl::Span<const std::byte> src) const {
 absl::Status Buffer::CopyOut(absl::Span<std::byte> dest) const {
   if (absl::Status ready = EnsureAllocated(); !ready.ok()) return ready;
   return state_->allocator.copyout(dest, state_->handle);
+}
+
+absl::StatusOr<BufferRef> Buffer::ref() const {
+  absl::StatusOr<AnyBuf> buffer = handle();
+  if (!buffer.ok()) return buffer.status();
+  return BufferRef{allocator(), *std::move(buffer)};
+}
+
+absl::StatusOr<CopyReport> Buffer::CopyFrom(const Buffer& src, const CopyOptions& options) const {
+  absl::StatusOr<BufferRef> from = src.ref();
+  if (!from.ok()) return from.status();
+  absl::StatusOr<BufferRef> to = ref();
+  if (!to.ok()) return to.status();
+  return Copy(*to, *from, options);
 }
 
 absl::StatusOr<DeviceAddress> Buffer::addr() const {

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "packalloc/copy.h"
 #include "packalloc/packed_allocator.h"
 
 namespace packalloc {
@@ -89,6 +90,11 @@ class Buffer {
   absl::Status CopyIn(absl::Span<const std::byte> src) const;
   // Device to host: dest.size() bytes from the start. OUT_OF_RANGE, and nothing written, for more than nbytes().
   absl::Status CopyOut(absl::Span<std::byte> dest) const;
+  // All of `src`, whatever its backend, by the best way that both sides know (copy.h); as if by memmove where they
+  // overlap. INVALID_ARGUMENT, and nothing written, where the sizes differ.
+  absl::StatusOr<CopyReport> CopyFrom(const Buffer& src, const CopyOptions& options = {}) const;
+  // Allocator and handle together, as CopyAll takes them. The buffer must outlive their use.
+  absl::StatusOr<BufferRef> ref() const;
   // Addresses and handles are valid until the memory is given back; generation() tells.
   absl::StatusOr<DeviceAddress> addr() const;
   absl::StatusOr<std::byte*> host_ptr() const;
