@@ -1,0 +1,323 @@
+#include "packalloc/copy.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "packalloc/backends/cpu.h"
+#include "packalloc/backends/disk.h"
+#include "packalloc/backends/mock.h"
+#include "packalloc/buffer.h"
+#include "test/temp_dir.h"
+
+namespace packalloc {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+template <typename T>
+T Ok(absl::StatusOr<T> value) {
+  REQUIRE_MESSAGE(value.ok(), value.status().ToString());
+  return *std::move(value);
+}
+
+PackedAllocator Cpu() { return Ok(Pack(CpuAllocator())); }
+
+// A device whose memory the CPU cannot touch.
+struct Device {
+  std::shared_ptr<MockControl> control;
+  PackedAllocator allocator;
+};
+Device MakeDevice(MockOptions options = {}) {
+  options.host_accessible = false;
+  options.log_calls = true;
+  Allocator<MockBuf> record = MockAllocator(options);
+  return {Find<MockControl>(record), Ok(Pack(record))};
+}
+
+absl::Span<const std::byte> Bytes(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+BufferRef Filled(const PackedAllocator& allocator, const std::string& bytes) {
+  const BufferRef ref{allocator, Ok(allocator.alloc(bytes.size()))};
+  REQUIRE(allocator.copyin(ref.buffer, Bytes(bytes)).ok());
+  return ref;
+}
+
+std::string Content(const BufferRef& ref) {
+  std::string bytes(ref.buffer.nbytes(), '\0');
+  REQUIRE(ref.allocator.copyout({reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}, ref.buffer).ok());
+  return bytes;
+}
+
+void Free(const BufferRef& ref) { REQUIRE(ref.allocator.free(ref.buffer, ref.buffer.nbytes()).ok()); }
+
+TEST_CASE("every pair of backends: the bytes are equal and the path is the one expected") {
+  const TempDir dir;
+  const Device mock = MakeDevice();
+  const Device other = MakeDevice({.lazy = true});
+  const PackedAllocator cpu = Cpu();
+  for (const std::size_t nbytes : {std::size_t{1000}, 9 * kMiB + 3}) {
+    CAPTURE(nbytes);
+    const std::string bytes = Pattern(nbytes);
+    dir.Write("a", bytes);
+    dir.Write("b", std::string(nbytes, 'x'));
+    const PackedAllocator disk_a = Ok(Pack(Ok(DiskAllocator(dir / "a", {.write = true}))));
+    const PackedAllocator disk_b = Ok(Pack(Ok(DiskAllocator(dir / "b", {.write = true}))));
+    const PackedAllocator others[] = {cpu, mock.allocator, other.allocator, disk_b};
+    const auto expected = [&](const PackedAllocator& to, const PackedAllocator& from) {
+      if (to == from) return CopyPath::kTransfer;
+      if (to == cpu && from == disk_a) return CopyPath::kFromDisk;
+      if (from == cpu) return CopyPath::kCopyIn;
+      if (to == cpu) return CopyPath::kCopyOut;
+      return CopyPath::kStaged;
+    };
+    for (const PackedAllocator& from : {cpu, mock.allocator, other.allocator, disk_a}) {
+      for (const PackedAllocator& to : others) {
+        CAPTURE(from.name());
+        CAPTURE(to.name());
+        const BufferRef src = Filled(from, bytes);
+        const BufferRef dest = Filled(to, std::string(nbytes, 'x'));
+        const absl::StatusOr<CopyReport> report = Copy(dest, src);
+        REQUIRE_MESSAGE(report.ok(), report.status().ToString());
+        CHECK(std::string(ToString(report->path)) == ToString(expected(to, from)));
+        CHECK(report->bytes == nbytes);
+        CHECK((Content(dest) == bytes));
+        CHECK(report->peak_staging_bytes <= CopyOptions().staging_bytes);
+        Free(src);
+        Free(dest);
+      }
+    }
+  }
+  CHECK(mock.control->live_blocks() == 0);
+  CHECK(other.control->live_blocks() == 0);
+}
+
+TEST_CASE("sizes that differ, foreign and empty handles: an error, and nothing is written") {
+  const Device mock = MakeDevice();
+  const PackedAllocator cpu = Cpu();
+  const BufferRef src = Filled(cpu, std::string(1000, 'a'));
+  const BufferRef dest = Filled(mock.allocator, std::string(999, 'b'));
+  const absl::Status copied = Copy(dest, src).status();
+  CHECK(copied.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(absl::StrContains(copied.message(), "1000"));
+  CHECK(absl::StrContains(copied.message(), "999"));
+  CHECK((Content(dest) == std::string(999, 'b')));
+  const BufferRef good = Filled(mock.allocator, std::string(1000, 'c'));
+  const CopyPair pairs[] = {{good, src}, {dest, src}};
+  CHECK(CopyAll(pairs).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK((Content(good) == std::string(1000, 'c')));
+  CHECK(Copy({cpu, good.buffer}, src).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Copy({cpu, AnyBuf()}, src).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Copy({PackedAllocator(), src.buffer}, src).status().code() == absl::StatusCode::kFailedPrecondition);
+  for (const BufferRef& ref : {src, dest, good}) Free(ref);
+}
+
+TEST_CASE("zero bytes are copied without a call") {
+  const Device a = MakeDevice();
+  const Device b = MakeDevice();
+  const BufferRef src{a.allocator, Ok(a.allocator.alloc(0))};
+  const BufferRef dest{b.allocator, Ok(b.allocator.alloc(0))};
+  CHECK(Ok(Copy(dest, src)).path == CopyPath::kNothing);
+  CHECK(a.control->log().entries().empty());
+  CHECK(b.control->log().entries().empty());
+  bool told = false;
+  CopyAllOptions options;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    told = done == 0 && total == 0;
+    return true;
+  };
+  const CopyPair pair{dest, src};
+  CHECK(CopyAll({&pair, 1}, options).ok());
+  CHECK(told);
+}
+
+TEST_CASE("overlap behaves as memmove, within a device and within a file") {
+  const TempDir dir;
+  const std::string bytes = Pattern(6 * kMiB + 9);
+  dir.Write("f", bytes);
+  const Device mock = MakeDevice();
+  const PackedAllocator writable = Ok(Pack(Ok(DiskAllocator(dir / "f", {.write = true}))));
+  const PackedAllocator again = Ok(Pack(Ok(DiskAllocator(dir / "f", {.write = true}))));
+  for (const auto& [to, from] : {std::pair{mock.allocator, mock.allocator}, std::pair{Cpu(), PackedAllocator()},
+                                 std::pair{writable, writable}, std::pair{writable, again}}) {
+    for (const auto& [dest_at, src_at] : {std::pair<std::size_t, std::size_t>{16, 0}, {0, 16}, {0, 0}, {kMiB, 5}}) {
+      CAPTURE(to.name());
+      CAPTURE(dest_at);
+      const BufferRef base = Filled(to, bytes);
+      const BufferRef other = from && from != to ? BufferRef{from, Ok(from.alloc(bytes.size()))} : base;
+      const std::size_t nbytes = bytes.size() - kMiB;
+      const BufferRef dest{to, Ok(to.offset(base.buffer, nbytes, dest_at))};
+      const BufferRef src{other.allocator, Ok(other.allocator.offset(other.buffer, nbytes, src_at))};
+      REQUIRE(Copy(dest, src, {.staging_bytes = 64 << 10}).ok());
+      std::string want = bytes;
+      std::memmove(want.data() + dest_at, want.data() + src_at, nbytes);
+      CHECK((Content(base) == want));
+      Free(base);
+    }
+  }
+}
+
+TEST_CASE("a staged copy keeps to its staging bytes and leaves nothing behind where a side fails or throws") {
+  const Device from = MakeDevice();
+  const Device to = MakeDevice();
+  const std::string bytes = Pattern(8 * kMiB);
+  const BufferRef src = Filled(from.allocator, bytes);
+  const BufferRef dest = Filled(to.allocator, std::string(bytes.size(), 'x'));
+  const CopyOptions options{.staging_bytes = kMiB};
+  CHECK(Ok(Copy(dest, src, options)).peak_staging_bytes == kMiB);
+  CHECK((Content(dest) == bytes));
+
+  to.control->FailNth(MockCall::kCopyin, 17, absl::DataLossError("link down"));
+  CHECK(Copy(dest, src, options).status().code() == absl::StatusCode::kDataLoss);
+  from.control->FailNth(MockCall::kCopyout, 17, absl::DataLossError("link down"));
+  CHECK(Copy(dest, src, options).status().code() == absl::StatusCode::kDataLoss);
+  to.control->ThrowNth(MockCall::kCopyin, 5, std::make_exception_ptr(42));
+  CHECK_THROWS_AS(Copy(dest, src, options).IgnoreError(), int);
+  from.control->ThrowNth(MockCall::kCopyout, 5, std::make_exception_ptr(42));
+  CHECK_THROWS_AS(Copy(dest, src, options).IgnoreError(), int);
+  from.control->FailNth(MockCall::kOffset, 3, absl::InternalError("no view"));
+  CHECK(Copy(dest, src, options).status().code() == absl::StatusCode::kInternal);
+  CHECK(Copy(dest, src, options).ok());
+  Free(src);
+  Free(dest);
+}
+
+TEST_CASE("the next chunk is read while the last is written") {
+  const Device from = MakeDevice();
+  const Device to = MakeDevice();
+  const BufferRef src = Filled(from.allocator, Pattern(kMiB));
+  const BufferRef dest = Filled(to.allocator, std::string(kMiB, 'x'));
+  // The write of the first chunk waits for the read of the second: without overlap this would never end.
+  std::atomic<int> reads{0};
+  from.control->OnCall(MockCall::kCopyout, [&] {
+    ++reads;
+    reads.notify_all();
+    return absl::OkStatus();
+  });
+  to.control->OnCall(MockCall::kCopyin, [&] {
+    for (int seen = reads; seen < 2; seen = reads) reads.wait(seen);
+    return absl::OkStatus();
+  });
+  CHECK(Copy(dest, src, {.staging_bytes = 64 << 10}).ok());
+  from.control->ClearFailures();
+  Free(src);
+  to.control->ClearFailures();
+  Free(dest);
+}
+
+TEST_CASE("a side without views is staged whole, and no transfer means staging") {
+  MockOptions bare;
+  bare.absent = {MockCall::kOffset, MockCall::kTransfer};
+  const Device a = MakeDevice(bare);
+  const std::string bytes = Pattern(5 * kMiB);
+  const BufferRef src = Filled(a.allocator, bytes);
+  const BufferRef dest = Filled(a.allocator, std::string(bytes.size(), 'x'));
+  const CopyReport report = Ok(Copy(dest, src, {.staging_bytes = 64 << 10}));
+  CHECK(report.path == CopyPath::kStaged);
+  CHECK(report.peak_staging_bytes == bytes.size());
+  CHECK((Content(dest) == bytes));
+  Free(src);
+  Free(dest);
+}
+
+TEST_CASE("many buffers: every kind of pair, monotonic progress, cancellation") {
+  const TempDir dir;
+  const std::string bytes = Pattern(40 * kMiB);
+  const PackedAllocator disk = Ok(Pack(Ok(DiskAllocator(dir.Write("f", bytes)))));
+  const AnyBuf file = Ok(disk.alloc(bytes.size()));
+  const Device mock = MakeDevice();
+  const Device other = MakeDevice();
+  const PackedAllocator cpu = Cpu();
+  const BufferRef on_device = Filled(other.allocator, bytes);
+  std::vector<CopyPair> pairs;
+  std::vector<std::size_t> offsets;
+  std::size_t offset = 8;
+  for (std::size_t i = 0; offset + 3 * kMiB < bytes.size(); ++i) {
+    const std::size_t nbytes = i % 5 == 0 ? 3 * kMiB - 1 : i * 1000;
+    const PackedAllocator to = i % 2 == 0 ? mock.allocator : cpu;
+    const bool from_disk = i % 3 != 0;
+    const PackedAllocator from = from_disk ? disk : other.allocator;
+    const AnyBuf src = Ok(from.offset(from_disk ? file : on_device.buffer, nbytes, offset));
+    pairs.push_back({{to, Ok(to.alloc(nbytes))}, {from, src}});
+    offsets.push_back(offset);
+    offset += nbytes;
+  }
+  std::uint64_t last = 0;
+  std::uint64_t all = 0;
+  CopyAllOptions options;
+  options.staging_bytes = kMiB;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    CHECK(done >= last);
+    CHECK(done - last <= 64 * kMiB);
+    last = done;
+    all = total;
+    return true;
+  };
+  const CopyReport report = Ok(CopyAll(pairs, options));
+  CHECK(last == all);
+  CHECK(report.bytes == all);
+  CHECK(report.path == CopyPath::kStaged);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    REQUIRE((Content(pairs[i].dest) == bytes.substr(offsets[i], pairs[i].dest.buffer.nbytes())));
+  }
+  for (std::uint64_t stop_at = 0; stop_at < all; stop_at += all / 7) {
+    std::uint64_t heard = 0;
+    options.progress = [&](std::uint64_t done, std::uint64_t) {
+      heard = done;
+      return done <= stop_at;
+    };
+    CHECK(CopyAll(pairs, options).status().code() == absl::StatusCode::kCancelled);
+    CHECK(heard > stop_at);
+  }
+  for (const CopyPair& pair : pairs) Free(pair.dest);
+  Free(on_device);
+  CHECK(mock.control->live_blocks() == 0);
+  CHECK(mock.control->misuses().empty());
+}
+
+TEST_CASE("progress of one large copy comes at least every 64 MiB") {
+  const PackedAllocator cpu = Cpu();
+  constexpr std::size_t kSize = 200 * kMiB;
+  const BufferRef src{cpu, Ok(cpu.alloc(kSize))};
+  const BufferRef dest{cpu, Ok(cpu.alloc(kSize))};
+  int calls = 0;
+  CopyAllOptions options;
+  options.progress = [&calls](std::uint64_t, std::uint64_t) { return ++calls < 3; };
+  const CopyPair pair{dest, src};
+  // One allocator: the buffers could overlap, and are moved at once.
+  CHECK(CopyAll({&pair, 1}, options).ok());
+  const PackedAllocator second = Cpu();
+  const CopyPair apart{{second, Ok(second.alloc(kSize))}, src};
+  calls = 0;
+  CHECK(CopyAll({&apart, 1}, options).status().code() == absl::StatusCode::kCancelled);
+  CHECK(calls == 3);
+  Free(apart.dest);
+  Free(src);
+  Free(dest);
+}
+
+TEST_CASE("Buffer::CopyFrom copies between devices, allocating at first use") {
+  const Device mock = MakeDevice();
+  const std::string bytes = Pattern(5000);
+  const Buffer src(Cpu(), bytes.size());
+  REQUIRE(src.CopyIn(Bytes(bytes)).ok());
+  const Buffer dest(mock.allocator, bytes.size());
+  CHECK(Ok(dest.CopyFrom(src)).path == CopyPath::kCopyIn);
+  CHECK((Content(Ok(dest.ref())) == bytes));
+  CHECK(Buffer(mock.allocator, 10).CopyFrom(src).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(dest.CopyFrom(Buffer()).status().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace packalloc
