@@ -165,7 +165,7 @@ absl::StatusOr<Subject> MakeSubject(absl::StatusOr<PackedAllocator> packed) {
   if (p.supports_host_ptr()) record.host_ptr = [p](const AnyBuf& buf) { return p.host_ptr(buf); };
   if (p.record().memory_info) record.memory_info = [p] { return p.memory_info(); };
   record.synchronize = [p] { return p.synchronize(); };
-  return Subject{std::move(record), p};
+  return Subject{record, p, [record] { return record; }};
 }
 
 ContractReport CheckContractOf(const SubjectFactory& factory, const ContractOptions& options) {

@@ -31,33 +31,35 @@ void Traits(Run& run) {
 }
 
 void CopiesShareState(Run& run) {
-  AnyRecord copy = run.record();
+  AnyRecord copy = run.Copy();
+  Block& a = run.Alloc(100);
   absl::StatusOr<AnyBuf> buf = copy.alloc(100, {});
   run.RequireOk(buf.status(), "alloc of 100 bytes by a copy of the record");
-  copy = AnyRecord();
-  Block& block = run.Keep(*buf, 100);
-  run.Fill(block.buf, 100, 1);
-  run.Holds(block.buf, 100, 1, "a buffer of a copy of the record, read through the original");
-  run.Free(block);
+  Block& b = run.Keep(*buf, 100);
+  run.Fill(a.buf, 100, 1);
+  run.RequireOk(copy.copyin(b.buf, Pattern(2, 100)), "copyin of 100 bytes by a copy of the record");
+  run.Holds(a.buf, 100, 1, "a buffer of the record, beside one of its copy");
+  run.Holds(b.buf, 100, 2, "a buffer of a copy of the record, read through the original");
+  run.Free(b);
+  a.freed = true;
+  run.ExpectOk(copy.free(a.buf, 100, {}), "free by a copy of the record");
 }
 
-// Each member alone keeps the state alive, as does a buffer's owner that holds nothing but what it calls.
-void MembersKeepState(Run& run) {
+void CopyKeepsState(Run& run) {
   Subject other = run.Another();
   absl::StatusOr<AnyBuf> buf = other.record.alloc(100, {});
   run.RequireOk(buf.status(), "alloc of 100 bytes");
-  const Bytes wanted = Pattern(2, 100);
-  auto copyin = other.record.copyin;
-  auto copyout = other.record.copyout;
-  auto free = other.record.free;
+  const AnyRecord copy = other.copy();
   other = Subject();
-  run.ExpectOk(copyin(*buf, wanted), "copyin after the record is gone");
-  copyin = nullptr;
+  const Bytes wanted = Pattern(2, 100);
+  run.ExpectOk(copy.copyin(*buf, wanted), "copyin by a copy of a record that is gone");
   Bytes got(100);
-  run.ExpectOk(copyout(absl::MakeSpan(got), *buf), "copyout after the record is gone");
-  run.Same(got, wanted, "copyout after the record is gone");
-  copyout = nullptr;
-  run.ExpectOk(free(*buf, 100, {}), "free after the record is gone");
+  run.ExpectOk(copy.copyout(absl::MakeSpan(got), *buf), "copyout by a copy of a record that is gone");
+  run.Same(got, wanted, "copyout by a copy of a record that is gone");
+  absl::StatusOr<AnyBuf> further = copy.alloc(100, {});
+  run.ExpectOk(further.status(), "alloc by a copy of a record that is gone");
+  if (further.ok()) run.ExpectOk(copy.free(*further, 100, {}), "free by a copy of a record that is gone");
+  run.ExpectOk(copy.free(*buf, 100, {}), "free by a copy of a record that is gone");
 }
 
 void HandleIsAValue(Run& run) {
@@ -308,7 +310,7 @@ const ClauseList& RecordClauses() {
       {"record.required_members", "alloc, free, copyin, copyout and addr are set", kNothing, RequiredMembers},
       {"record.traits", "name, min_alignment and max_alloc_bytes say something", kNothing, Traits},
       {"lifetime.copies_share_state", "a buffer of one copy of the record is every copy's", kBytes, CopiesShareState},
-      {"lifetime.members_keep_state", "each member keeps the record's state alive", kBytes, MembersKeepState},
+      {"lifetime.copy_keeps_state", "a copy keeps the state alive when the original is gone", kBytes, CopyKeepsState},
       {"lifetime.handle_is_a_value", "copying a handle copies no memory and owns nothing", kBytes, HandleIsAValue},
   };
   return list;

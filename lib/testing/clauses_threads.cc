@@ -1,5 +1,7 @@
 // Clauses on threads, and on the box around a record.
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <utility>
 
 #include "lib/testing/run.h"
@@ -36,22 +38,44 @@ void AnyMember(Run& run) {
   });
 }
 
+// Four threads that live at the same time: one allocates, one fills, one reads, one frees.
 void HandOver(Run& run) {
-  Block* block = nullptr;
   for (int round = 0; round < 8; ++round) {
-    run.OnThreads(1, [&](std::size_t) { block = &run.Alloc(10000); });
-    if (block == nullptr) return;
-    run.OnThreads(1, [&](std::size_t) { run.Fill(block->buf, 10000, 1); });
-    run.OnThreads(1, [&](std::size_t) { run.Holds(block->buf, 10000, 1, "a buffer filled on another thread"); });
-    run.OnThreads(1, [&](std::size_t) { run.Free(*block); });
-    block = nullptr;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::size_t turn = 0;
+    Block* block = nullptr;
+    run.OnThreads(4, [&](std::size_t t) {
+      {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return turn == t; });
+      }
+      struct PassOn {
+        std::mutex& mutex;
+        std::condition_variable& changed;
+        std::size_t& turn;
+        ~PassOn() {
+          const std::lock_guard lock(mutex);
+          ++turn;
+          changed.notify_all();
+        }
+      } pass_on{mutex, changed, turn};
+      if (t == 0) {
+        block = &run.Alloc(10000);
+        return;
+      }
+      if (block == nullptr) return;
+      if (t == 1) run.Fill(block->buf, 10000, 1);
+      if (t == 2) run.Holds(block->buf, 10000, 1, "a buffer filled on another thread");
+      if (t == 3) run.Free(*block);
+    });
   }
 }
 
 void RecordCopies(Run& run) {
   run.OnThreads(kThreads, [&](std::size_t t) {
     for (int i = 0; i < 20; ++i) {
-      const AnyRecord copy = run.record();
+      const AnyRecord copy = run.Copy();
       absl::StatusOr<AnyBuf> buf = copy.alloc(1000, {});
       run.RequireOk(buf.status(), "alloc by a copy of the record on a thread");
       Block& block = run.Keep(*std::move(buf), 1000);

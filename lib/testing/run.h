@@ -93,6 +93,8 @@ class Run {
   const AllocatorTraits& traits() { return subject_.record.traits; }
   const PackedAllocator& packed() { return subject_.packed; }
   const ContractOptions& options() const { return options_; }
+  // A copy of the record, as a user copies the typed one.
+  AnyRecord Copy() const { return subject_.copy(); }
   // A further record of the same factory.
   Subject Another();
 

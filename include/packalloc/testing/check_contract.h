@@ -89,6 +89,8 @@ std::vector<std::pair<std::string, std::string>> Clauses();
 struct Subject {
   AnyRecord record;
   PackedAllocator packed;  // empty for a raw record
+  // A further record, boxed from a copy of the typed one.
+  std::function<AnyRecord()> copy;
 };
 using SubjectFactory = std::function<absl::StatusOr<Subject>()>;
 
@@ -96,7 +98,9 @@ absl::StatusOr<Subject> MakeSubject(absl::StatusOr<PackedAllocator> packed);
 template <typename Buf>
 absl::StatusOr<Subject> MakeSubject(absl::StatusOr<Allocator<Buf>> record) {
   if (!record.ok()) return record.status();
-  return Subject{Erase<Buf>(std::make_shared<const Allocator<Buf>>(*std::move(record))), PackedAllocator()};
+  const auto shared = std::make_shared<const Allocator<Buf>>(*std::move(record));
+  return Subject{Erase<Buf>(shared), PackedAllocator(),
+                 [shared] { return Erase<Buf>(std::make_shared<const Allocator<Buf>>(*shared)); }};
 }
 template <typename Buf>
 absl::StatusOr<Subject> MakeSubject(Allocator<Buf> record) {
