@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "lib/open_request.h"
 #include "packalloc/backend.h"
 #include "packalloc/backends/mock.h"
 #include "packalloc/packed_allocator.h"
@@ -28,15 +29,10 @@ absl::StatusOr<std::string> CanonicalTarget(const std::string& target) {
 absl::StatusOr<PackedAllocator> Open(const OpenRequest& request) {
   absl::StatusOr<std::string> target = CanonicalTarget(request.target);
   if (!target.ok()) return target.status();
-  MockOptions options;
-  if (request.options.has_value()) {
-    const auto* given = std::any_cast<MockOptions>(&request.options);
-    if (given == nullptr) return absl::InvalidArgumentError("MOCK takes packalloc::MockOptions as its options");
-    options = *given;
-  } else {
-    options.name = target->empty() ? "MOCK" : absl::StrCat("MOCK:", *target);
-  }
-  return Pack(MockAllocator(std::move(options)));
+  absl::StatusOr<MockOptions> options = OptionsOf<MockOptions>(request, "MOCK");
+  if (!options.ok()) return options.status();
+  if (!request.options.has_value() && !target->empty()) options->name = absl::StrCat("MOCK:", *target);
+  return Pack(MockAllocator(*std::move(options)));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/mock/mock_world.h"
 #include "lib/checked_math.h"
+#include "lib/checks.h"
 
 namespace packalloc {
 namespace {
@@ -48,7 +49,7 @@ class MockDevice final : public MockControl {
   // ---- the record ----
 
   absl::StatusOr<MockBuf> Alloc(std::size_t nbytes, const BufferSpec& spec) {
-    if (absl::Status valid = ValidateSpec(spec); !valid.ok()) return valid;
+    if (absl::Status valid = CheckRequest(options_.name, nbytes, spec); !valid.ok()) return valid;
     if (nbytes == 0) return MockBuf{};
     MockEntry entry{.call = MockCall::kAlloc, .nbytes = nbytes};
     absl::StatusOr<MockBuf> buf = MockBuf{};
@@ -125,10 +126,7 @@ class MockDevice final : public MockControl {
   }
 
   absl::StatusOr<MockBuf> Offset(const MockBuf& buf, std::size_t nbytes, std::size_t byte_offset) {
-    if (!InRange(byte_offset, nbytes, buf.nbytes)) {
-      return absl::OutOfRangeError(absl::StrCat("a view of ", nbytes, " bytes at byte offset ", byte_offset,
-                                                " does not fit a buffer of ", buf.nbytes, " bytes"));
-    }
+    if (absl::Status fits = CheckView(options_.name, nbytes, byte_offset, buf.nbytes); !fits.ok()) return fits;
     if (nbytes == 0) return MockBuf{};
     const MockBuf view{buf.block, buf.byte_offset + byte_offset, nbytes};
     MockEntry entry{.call = MockCall::kOffset, .buf = view, .source = buf, .nbytes = nbytes};
@@ -364,29 +362,16 @@ class MockDevice final : public MockControl {
       return Misuse(absl::StrCat(operation, ": the handle of block ", Name(buf), " reaches beyond its ", block->nbytes,
                                  " bytes"));
     }
-    if (nbytes > buf.nbytes) {
-      return absl::OutOfRangeError(absl::StrCat(operation, " of ", nbytes, " bytes, but the buffer has ", buf.nbytes));
-    }
+    if (absl::Status fits = CheckCopy(operation, nbytes, buf.nbytes); !fits.ok()) return fits;
     return block;
   }
 
   absl::StatusOr<MockBuf> AllocBlock(std::size_t nbytes, const BufferSpec& spec) {
-    constexpr std::size_t kMost = std::numeric_limits<std::ptrdiff_t>::max();
-    if (nbytes > kMost) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("alloc of ", nbytes, " bytes: no object is larger than ", kMost, " bytes"));
-    }
-    const std::size_t alignment = std::max(options_.min_alignment, spec.alignment);
-    if (spec.external_ptr) {
-      if (spec.zero) return absl::InvalidArgumentError("zero with external_ptr would overwrite its owner's bytes");
-      if (spec.alignment != 0 && *spec.external_ptr % spec.alignment != 0) {
-        return absl::InvalidArgumentError(absl::StrCat("external_ptr 0x", absl::Hex(*spec.external_ptr),
-                                                       " is not aligned to ", spec.alignment, " bytes"));
-      }
-    } else if (nbytes > options_.max_alloc_bytes) {
+    if (!spec.external_ptr && nbytes > options_.max_alloc_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat("alloc of ", nbytes, " bytes: the largest single allocation of ",
                                                        options_.name, " is ", options_.max_alloc_bytes, " bytes"));
     }
+    const std::size_t alignment = std::max(options_.min_alignment, spec.alignment);
     const auto lock = world_->Hold();
     absl::StatusOr<std::uintptr_t> address =
         spec.external_ptr ? *spec.external_ptr : world_->NewAddress(nbytes, alignment);

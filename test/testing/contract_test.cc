@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include "packalloc/backends/cpu.h"
 #include "packalloc/backends/mock.h"
+#include "packalloc/backends/null.h"
+#include "packalloc/layers/lru.h"
 #include "packalloc/packed_allocator.h"
 #include "test/testing/mock_subject.h"
 
@@ -38,6 +41,58 @@ TEST_CASE("MOCK keeps the contract without the optional members") {
   RawAndPacked({.absent = {MockCall::kOffset, MockCall::kTransfer, MockCall::kHostPtr, MockCall::kMemoryInfo,
                            MockCall::kSynchronize}},
                skips);
+}
+
+// ---- CPU and NULL ----
+
+TEST_CASE("CPU keeps the contract") {
+  for (const CpuOptions& cpu : {CpuOptions{}, CpuOptions{.max_bytes = 256 << 20, .huge_pages = false}}) {
+    ContractOptions options;
+    options.skips = WithoutHooks();
+    RunContract([cpu] { return CpuAllocator(cpu); }, options);
+    RunContract([cpu] { return Pack(CpuAllocator(cpu)); }, options);
+  }
+}
+
+TEST_CASE("NULL keeps the contract, as far as one can that moves no bytes") {
+  ContractOptions options;
+  options.skips = WithoutHooks();
+  options.skips.merge(WithoutBytes());
+  options.skips.merge(WithoutMember("host_ptr"));
+  options.checks_ranges = false;
+  RunContract([] { return NullAllocator(); }, options);
+  RunContract([] { return Pack(NullAllocator()); }, options);
+}
+
+// ---- under the cache ----
+
+// With the cache off (max_bytes = 0) what is used after free is memory that was given back, and fresh memory poisoned.
+TEST_CASE("the cache keeps the contract, on and off") {
+  for (const MockOptions& mock : {MockOptions{}, MockOptions{.host_accessible = false, .lazy = true}}) {
+    for (const LruOptions& lru : {LruOptions{}, LruOptions{.max_bytes = 0}}) {
+      const MockSubject subject(mock);
+      RunContract([=] { return Lru(subject(), lru); }, subject.Options());
+      RunContract([=] { return Lru(*Pack(subject()), lru); }, subject.Options());
+    }
+  }
+}
+
+TEST_CASE("the cache keeps the contract with size classes and a limit") {
+  const LruOptions lru{.max_bytes = 1 << 20, .policy = EvictionPolicy::kGreedyDualSize, .max_waste = 0.25};
+  const MockSubject subject({.address_is_pointer = false, .lazy = true});
+  RunContract([=] { return Lru(*Pack(subject()), lru); }, subject.Options());
+  ContractOptions raw = subject.Options();
+  raw.checks_ranges = false;  // the handle knows the size class only
+  RunContract([=] { return Lru(subject(), lru); }, raw);
+}
+
+TEST_CASE("the cache over CPU and NULL keeps the contract") {
+  ContractOptions options;
+  options.skips = WithoutHooks();
+  RunContract([] { return Lru(*Pack(CpuAllocator())); }, options);
+  options.skips.merge(WithoutBytes());
+  options.skips.merge(WithoutMember("host_ptr"));
+  RunContract([] { return Lru(*Pack(NullAllocator())); }, options);
 }
 
 }  // namespace
