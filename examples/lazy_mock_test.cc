@@ -17,12 +17,11 @@ TEST_CASE("the result is there after synchronize, and not before") {
   const packalloc::MockBuf buf = *device.alloc(4, {});
   const std::vector<std::byte> ones(4, std::byte{1});
   CHECK(device.copyin(buf, ones).ok());
-  CHECK(mock->Launch("double", {buf},
-                     [&] {  // the kernel of this test
-                       const absl::Span<std::byte> bytes = *mock->Bytes(buf);
-                       for (std::byte& b : bytes) b <<= 1;
-                     })
-            .ok());
+  const auto twice = [&] {  // the kernel of this test
+    const absl::Span<std::byte> bytes = *mock->Bytes(buf);
+    for (std::byte& b : bytes) b <<= 1;
+  };
+  CHECK(mock->Launch("double", {buf}, twice).ok());
 
   const std::byte* result = *device.host_ptr(buf);
   CHECK(result[0] == std::byte{0xCB});  // fresh memory is poisoned: whoever reads now has forgotten to wait
