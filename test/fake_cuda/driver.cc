@@ -16,11 +16,16 @@ thread_local Thread this_thread;
 
 // A child gets the lock in a known state.
 void LockBeforeFork() { Driver::Get().mutex.lock(); }
-void UnlockAfterFork() { Driver::Get().mutex.unlock(); }
+void UnlockInParent() { Driver::Get().mutex.unlock(); }
+void UnlockInChild() {
+  Driver& driver = Driver::Get();
+  new (&driver.worker) std::thread;  // the thread stayed in the parent: neither to be joined nor detached here
+  driver.mutex.unlock();
+}
 
 // Never destroyed: static objects of the program may call after this library's own destructors.
 Driver* NewDriver() {
-  pthread_atfork(LockBeforeFork, UnlockAfterFork, UnlockAfterFork);
+  pthread_atfork(LockBeforeFork, UnlockInParent, UnlockInChild);
   return new Driver;
 }
 

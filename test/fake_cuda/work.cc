@@ -175,7 +175,7 @@ CUresult Enqueue(Call& call, const StreamPtr& stream, Work work, OpPtr* out, std
   return CUDA_SUCCESS;
 }
 
-void Demand(Driver& driver, Lock& lock, const OpPtr& op) {
+void Demand(Driver& driver, Lock& lock, OpPtr op) {
   // What is left of the operations before it, oldest first. A loop, not a recursion: chains are long.
   struct Older {
     bool operator()(const OpPtr& a, const OpPtr& b) const { return a->sequence < b->sequence; }
@@ -199,7 +199,7 @@ void Demand(Driver& driver, Lock& lock, const OpPtr& op) {
   }
 }
 
-void Finish(Driver& driver, Lock& lock, const OpPtr& op) {
+void Finish(Driver& driver, Lock& lock, OpPtr op) {
   if (op == nullptr) return;
   Demand(driver, lock, op);
   MarkBefore(driver, *op, true);
@@ -214,7 +214,7 @@ void FinishContext(Driver& driver, Lock& lock, const Context* context) {
   for (const OpPtr& op : todo) Finish(driver, lock, op);
 }
 
-bool Query(Driver& driver, Lock& lock, const OpPtr& op, OpPtr* asked) {
+bool Query(Driver& driver, Lock& lock, OpPtr op, OpPtr* asked) {
   if (op != nullptr && op->state != OpState::kExecuted) {
     if (*asked != op) {
       *asked = op;
@@ -226,6 +226,9 @@ bool Query(Driver& driver, Lock& lock, const OpPtr& op, OpPtr* asked) {
 }
 
 void FinishBeforeFree(Call& call, const MemoryPtr& memory) {
+  // First, because the lock is given up below: of two threads that free it one is too late.
+  memory->live = false;
+  memory->freed_by = call.name;
   std::vector<OpPtr> todo;
   for (const OpPtr& op : call.driver.unfinished) {
     if (std::any_of(op->ranges.begin(), op->ranges.end(), [&](const Range& range) { return range.memory == memory; })) {

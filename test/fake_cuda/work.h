@@ -22,16 +22,17 @@ using Lock = std::unique_lock<std::mutex>;
 // null for a node.
 CUresult Enqueue(Call& call, const StreamPtr& stream, Work work, OpPtr* out = nullptr, std::vector<OpPtr> after = {});
 
-// Runs `op` and what it depends on, or waits for those who do. Gives up the lock meanwhile.
-void Demand(Driver& driver, Lock& lock, const OpPtr& op);
+// Runs `op` and what it depends on, or waits for those who do. Gives up the lock meanwhile; so here and below `op` is a
+// copy, not the stream's or the event's last operation that another thread may replace.
+void Demand(Driver& driver, Lock& lock, OpPtr op);
 // The host synchronizes with `op`: demands it, and all that is ordered before it becomes known done. Null: nothing.
-void Finish(Driver& driver, Lock& lock, const OpPtr& op);
+void Finish(Driver& driver, Lock& lock, OpPtr op);
 // The host synchronizes with all work of a context (null: of all).
 void FinishContext(Driver& driver, Lock& lock, const Context* context);
 // As cuEventQuery and cuStreamQuery: whether `op` (null: yes) is done. A device makes progress by itself, so the second
 // time the same operation is asked for it is; *asked remembers.
-bool Query(Driver& driver, Lock& lock, const OpPtr& op, OpPtr* asked);
-// Reports and finishes work on `memory` that is not known done, before it is freed.
+bool Query(Driver& driver, Lock& lock, OpPtr op, OpPtr* asked);
+// Before `memory` is freed: marks it as such, reports and finishes the work on it that is not known done.
 void FinishBeforeFree(Call& call, const MemoryPtr& memory);
 // Ends the worker thread, after what it is running.
 void StopWorker(Driver& driver, Lock& lock);
