@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <set>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "lib/parse.h"
@@ -48,7 +48,7 @@ void WarnOnce(absl::string_view message) noexcept {
   try {
     // Never destroyed: there may be something to warn of while the program exits.
     static std::mutex& mutex = *new std::mutex;
-    static auto& said = *new absl::flat_hash_set<std::string>;
+    static auto& said = *new std::set<std::string>;
     {
       const std::lock_guard<std::mutex> lock(mutex);
       if (!said.insert(std::string(message)).second) return;

@@ -1,0 +1,66 @@
+#include "lib/registry/once_map.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace packalloc {
+
+// Follows who waits for whom, from the maker of `key` on.
+bool OnceMap::WaitWouldDeadlock(const std::string& key) const {
+  const std::string* next = &key;
+  while (true) {
+    const auto maker = making_.find(*next);
+    if (maker == making_.end()) return false;
+    if (maker->second == std::this_thread::get_id()) return true;
+    const auto waits = waiting_.find(maker->second);
+    if (waits == waiting_.end()) return false;
+    next = &waits->second;
+  }
+}
+
+absl::StatusOr<PackedAllocator> OnceMap::GetOrMake(const std::string& key,
+                                                   const std::function<absl::StatusOr<PackedAllocator>()>& make) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (making_.count(key) != 0) {
+    if (WaitWouldDeadlock(key)) {
+      return absl::FailedPreconditionError(absl::StrCat("opening ", key, " needs ", key, " itself to be opened first"));
+    }
+    waiting_.emplace(std::this_thread::get_id(), key);
+    made_.wait(lock);
+    waiting_.erase(std::this_thread::get_id());
+  }
+  if (const auto it = kept_.find(key); it != kept_.end()) return it->second;
+
+  const std::uint64_t clears = clears_;
+  // Also when `make` throws.
+  struct Making {
+    Making(OnceMap& map, const std::string& key) : map(map), key(key) {
+      map.making_.emplace(key, std::this_thread::get_id());
+    }
+    ~Making() {
+      const std::lock_guard<std::mutex> lock(map.mutex_);
+      map.making_.erase(key);
+      map.made_.notify_all();
+    }
+    OnceMap& map;
+    const std::string& key;
+  };
+  const Making making(*this, key);
+  lock.unlock();
+  absl::StatusOr<PackedAllocator> result = make();
+  const std::lock_guard<std::mutex> relock(mutex_);
+  if (result.ok() && clears == clears_) kept_.emplace(key, *result);
+  return result;
+}
+
+void OnceMap::Clear() {
+  std::map<std::string, PackedAllocator> forgotten;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    forgotten.swap(kept_);
+    ++clears_;
+  }
+  // Released here, without the lock: a backend may open and close what it likes.
+}
+
+}  // namespace packalloc
