@@ -1,0 +1,13 @@
+#include "bench/bars.h"
+
+#include <vector>
+
+namespace packalloc::bench {
+
+std::vector<Bar> Bars() {
+  return {
+      PackedOverRecord(), LruHitOverMalloc(), LruTwoThreadScaling(), CpuFirstTouchOverMalloc(), CpuCopyOverMemcpy(),
+  };
+}
+
+}  // namespace packalloc::bench
