@@ -61,7 +61,7 @@ std::uint32_t DomainOf(std::uint64_t id) { return static_cast<std::uint32_t>(id 
 
 absl::StatusOr<PackedAllocator> PackedAllocator::FromRecord(AnyRecord record, const internal::BufType* type,
                                                             std::shared_ptr<const void> typed_record,
-                                                            const internal::TypedCalls* typed_calls) {
+                                                            const internal::TypedCalls& typed_calls) {
   const char* missing = !record.alloc     ? "alloc"
                         : !record.free    ? "free"
                         : !record.copyin  ? "copyin"
@@ -93,7 +93,7 @@ absl::StatusOr<PackedAllocator> PackedAllocator::FromRecord(AnyRecord record, co
 
 absl::StatusOr<PackedAllocator> PackedAllocator::WithRecord(AnyRecord layered) const {
   if (!state_) return internal::EmptyAllocator("WithRecord");
-  return FromRecord(std::move(layered), state_->type, nullptr, nullptr);
+  return FromRecord(std::move(layered), state_->type, nullptr, {});
 }
 
 absl::Status PackedAllocator::CheckOwned(const AnyBuf& buf, const char* operation) const {
@@ -122,26 +122,15 @@ AnyBuf PackedAllocator::EmptyBuffer() const {
   return buf;
 }
 
-// Whatever keeps `alloc` from the hot path: an answer without a call of the record, or OK to go on.
-absl::Status PackedAllocator::CheckAlloc(std::size_t nbytes, const BufferSpec& spec) const {
+// Whatever keeps `alloc` from its short way.
+absl::StatusOr<AnyBuf> PackedAllocator::AllocUncommon(std::size_t nbytes, const BufferSpec& spec) const {
   if (!state_) return internal::EmptyAllocator("alloc");
   if (absl::Status valid = CheckRequest(name(), nbytes, spec); !valid.ok()) return valid;
-  if (nbytes > traits().max_alloc_bytes) {
+  if (nbytes > state_->max_alloc_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("alloc of ", nbytes, " bytes: the largest single allocation of ",
                                                      name(), " is ", traits().max_alloc_bytes, " bytes"));
   }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<AnyBuf> PackedAllocator::AllocBoxed(std::size_t nbytes, const BufferSpec& spec) const {
-  // One named result that is returned: a second would defeat the elision of 72 bytes.
-  absl::StatusOr<AnyBuf> buf = state_->record.alloc(nbytes, spec);
-  if (buf.ok()) [[likely]] {
-    buf->owner_ = state_->id;
-    buf->nbytes_ = nbytes;
-    buf->serial_ = internal::NextSerial();
-  }
-  return buf;
+  return nbytes == 0 ? EmptyBuffer() : AllocUnchecked(nbytes, spec);
 }
 
 absl::Status PackedAllocator::CheckFree(const AnyBuf& buf, std::size_t nbytes) const {

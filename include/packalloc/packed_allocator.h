@@ -107,17 +107,14 @@ inline bool SameType(const BufType* a, const BufType* b) {
   return a == b || (a != nullptr && b != nullptr && *a->info == *b->info);
 }
 
-// What an AnyBuf is stamped with by the outermost box.
-struct Stamp {
-  std::size_t nbytes;
-  std::uint64_t owner;
-  std::uint64_t serial;
-};
+// For the constructor of an AnyBuf whose size, owner and serial number are yet to be set.
+struct Unstamped {};
 
-// The two calls of the hot path straight on a typed record, without a second std::function on the way.
+// The two calls of the hot path straight on a typed record, without a second std::function on the way. The result of
+// `alloc` is Unstamped: the caller has the values in registers.
 struct TypedCalls {
-  absl::StatusOr<AnyBuf> (*alloc)(const void* record, std::size_t nbytes, const BufferSpec& spec, std::uint64_t owner);
-  absl::Status (*free)(const void* record, const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec);
+  absl::StatusOr<AnyBuf> (*alloc)(const void* record, std::size_t nbytes, const BufferSpec& spec) = nullptr;
+  absl::Status (*free)(const void* record, const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) = nullptr;
 };
 
 template <typename Buf>
@@ -136,7 +133,7 @@ inline std::uint64_t NextSerial() { return (next_serial & (kSerialLease - 1)) ==
 // operation refuses it. Reading one from several threads is safe.
 class AnyBuf {
  public:
-  AnyBuf() noexcept = default;
+  AnyBuf() noexcept : type_(nullptr), owner_(0), serial_(0), nbytes_(0) {}
   AnyBuf(const AnyBuf& other) { CopyFrom(other); }
   AnyBuf(AnyBuf&& other) noexcept { MoveFrom(other); }
   AnyBuf& operator=(const AnyBuf& other) {
@@ -155,7 +152,7 @@ class AnyBuf {
   // Boxes a typed handle. For authors of layers; `nbytes` kUnknownSize where only the typed caller knows it.
   template <typename Buf>
   static AnyBuf Of(Buf buf, std::size_t nbytes) {
-    return AnyBuf(std::in_place_type<Buf>, std::move(buf), internal::Stamp{nbytes, 0, 0});
+    return AnyBuf(std::in_place_type<Buf>, std::move(buf), nbytes);
   }
   static constexpr std::size_t kUnknownSize = std::numeric_limits<std::size_t>::max();
 
@@ -168,8 +165,14 @@ class AnyBuf {
 
   // Boxes a typed handle where the result is to be, as moving an AnyBuf costs more than making one.
   template <typename Buf>
-  AnyBuf(std::in_place_type_t<Buf>, Buf buf, const internal::Stamp& stamp)
-      : type_(&internal::BufTypeOf<Buf>::kType), owner_(stamp.owner), nbytes_(stamp.nbytes), serial_(stamp.serial) {
+  AnyBuf(std::in_place_type_t<Buf>, Buf buf, std::size_t nbytes)
+      : AnyBuf(std::in_place_type<Buf>, std::move(buf), internal::Unstamped{}) {
+    owner_ = 0;
+    nbytes_ = nbytes;
+    serial_ = 0;
+  }
+  template <typename Buf>
+  AnyBuf(std::in_place_type_t<Buf>, Buf buf, internal::Unstamped) : type_(&internal::BufTypeOf<Buf>::kType) {
     internal::BufTypeOf<Buf>::Construct(storage_, std::move(buf));
   }
 
@@ -207,6 +210,7 @@ class AnyBuf {
       CopyFields(other);
     }
     other.type_ = nullptr;
+    other.owner_ = 0;  // an empty box is nobody's: the check of the owner finds it
   }
   void CopyRaw(const AnyBuf& other) noexcept {
     for (std::size_t i = 0; i < sizeof storage_; i += sizeof(std::uint64_t)) CopyWord(storage_ + i, other.storage_ + i);
@@ -228,14 +232,15 @@ class AnyBuf {
   }
   void Destroy() noexcept {
     if (type_ != nullptr && type_->destroy != nullptr) type_->destroy(storage_);
-    type_ = nullptr;
   }
 
-  alignas(internal::kAnyBufAlignment) std::byte storage_[internal::kAnyBufStorage] = {};
-  const internal::BufType* type_ = nullptr;
-  std::uint64_t owner_ = 0;
-  std::size_t nbytes_ = 0;
-  std::uint64_t serial_ = 0;
+  // Without initialisers: on the hot path each would be a store that is overwritten at once.
+  alignas(internal::kAnyBufAlignment) std::byte storage_[internal::kAnyBufStorage];
+  const internal::BufType* type_;
+  std::uint64_t owner_;  // 0 where type_ is null
+  // Between the two, or they are stored as one vector, which loads of either stall on where it crosses a cache line.
+  std::uint64_t serial_;
+  std::size_t nbytes_;
 };
 static_assert(sizeof(AnyBuf) == 64);
 
@@ -246,7 +251,7 @@ struct PackedState {
   AnyRecord record;
   const BufType* type = nullptr;
   std::shared_ptr<const void> typed_record;  // the Allocator<Buf> itself where no layer lies on it, else null
-  const TypedCalls* typed_calls = nullptr;   // null with it
+  TypedCalls typed_calls{};                  // null with it
   std::size_t max_alloc_bytes = 0;
   std::uint64_t id = 0;  // transfer domain in the upper half, so that a handle tells its domain
 };
@@ -312,11 +317,11 @@ class PackedAllocator {
   // Used by Pack.
   static absl::StatusOr<PackedAllocator> FromRecord(AnyRecord record, const internal::BufType* type,
                                                     std::shared_ptr<const void> typed_record,
-                                                    const internal::TypedCalls* typed_calls);
+                                                    const internal::TypedCalls& typed_calls);
 
  private:
-  absl::Status CheckAlloc(std::size_t nbytes, const BufferSpec& spec) const;
-  absl::StatusOr<AnyBuf> AllocBoxed(std::size_t nbytes, const BufferSpec& spec) const;
+  absl::StatusOr<AnyBuf> AllocUncommon(std::size_t nbytes, const BufferSpec& spec) const;
+  absl::StatusOr<AnyBuf> AllocUnchecked(std::size_t nbytes, const BufferSpec& spec) const;
   absl::Status CheckFree(const AnyBuf& buf, std::size_t nbytes) const;
   absl::Status CheckOwned(const AnyBuf& buf, const char* operation) const;
   absl::Status CheckDomain(const AnyBuf& buf, const char* operation, const char* role) const;
@@ -385,8 +390,7 @@ AnyRecord Erase(std::shared_ptr<const Allocator<Buf>> record) {
       absl::StatusOr<Buf> buf = record->alloc(nbytes, spec);
       if (!buf.ok()) [[unlikely]]
         return std::move(buf).status();
-      return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf),
-                                    internal::Stamp{nbytes, 0, 0});
+      return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf), nbytes);
     };
   }
   if (record->free) {
@@ -463,13 +467,11 @@ namespace internal {
 
 template <typename Buf>
 struct TypedCallsOf {
-  static absl::StatusOr<AnyBuf> Alloc(const void* record, std::size_t nbytes, const BufferSpec& spec,
-                                      std::uint64_t owner) {
+  static absl::StatusOr<AnyBuf> Alloc(const void* record, std::size_t nbytes, const BufferSpec& spec) {
     absl::StatusOr<Buf> buf = static_cast<const Allocator<Buf>*>(record)->alloc(nbytes, spec);
     if (!buf.ok()) [[unlikely]]
       return std::move(buf).status();
-    return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf),
-                                  Stamp{nbytes, owner, NextSerial()});
+    return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf), Unstamped{});
   }
   // The owner was checked, so the type is right.
   static absl::Status Free(const void* record, const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
@@ -485,11 +487,11 @@ absl::StatusOr<PackedAllocator> Pack(Allocator<Buf> record) {
   auto shared = std::make_shared<const Allocator<Buf>>(std::move(record));
   AnyRecord boxed = Erase<Buf>(shared);
   return PackedAllocator::FromRecord(std::move(boxed), &internal::BufTypeOf<Buf>::kType, std::move(shared),
-                                     &internal::TypedCallsOf<Buf>::kCalls);
+                                     internal::TypedCallsOf<Buf>::kCalls);
 }
 template <>
 inline absl::StatusOr<PackedAllocator> Pack(AnyRecord record) {
-  return PackedAllocator::FromRecord(std::move(record), &internal::BufTypeOf<AnyBuf>::kType, nullptr, nullptr);
+  return PackedAllocator::FromRecord(std::move(record), &internal::BufTypeOf<AnyBuf>::kType, nullptr, {});
 }
 
 template <>
@@ -554,26 +556,39 @@ Allocator<Buf> Typed(AnyRecord boxed) {
   return out;
 }
 
+inline absl::StatusOr<AnyBuf> PackedAllocator::AllocUnchecked(std::size_t nbytes, const BufferSpec& spec) const {
+  const internal::PackedState& state = *state_;
+  // One result, made in place by the conditional and returned by name: another would cost a move of 72 bytes.
+  absl::StatusOr<AnyBuf> buf = state.typed_calls.alloc != nullptr
+                                   ? state.typed_calls.alloc(state.typed_record.get(), nbytes, spec)
+                                   : state.record.alloc(nbytes, spec);
+  if (buf.ok()) [[likely]] {
+    AnyBuf& box = *buf;
+    box.owner_ = state.id;
+    box.nbytes_ = nbytes;
+    box.serial_ = internal::NextSerial();
+  }
+  return buf;
+}
+
 inline absl::StatusOr<AnyBuf> PackedAllocator::alloc(std::size_t nbytes, const BufferSpec& spec) const {
   // 0 - 1 wraps: one comparison finds zero and too many.
   if (!state_ || nbytes - 1 >= state_->max_alloc_bytes || spec.alignment != 0 || spec.external_ptr.has_value())
       [[unlikely]] {
-    if (absl::Status valid = CheckAlloc(nbytes, spec); !valid.ok()) return valid;
-    if (nbytes == 0) return EmptyBuffer();
+    return AllocUncommon(nbytes, spec);
   }
-  const internal::PackedState& state = *state_;
-  if (state.typed_calls == nullptr) return AllocBoxed(nbytes, spec);
-  return state.typed_calls->alloc(state.typed_record.get(), nbytes, spec, state.id);
+  return AllocUnchecked(nbytes, spec);
 }
 
 inline absl::Status PackedAllocator::free(const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) const {
-  if (!state_ || buf.empty() || buf.owner_ != state_->id || nbytes != buf.nbytes_ || nbytes == 0 || buf.is_view())
+  // An empty handle has no owner; the serial number of a view is negative, that of a buffer of zero bytes is 0.
+  if (!state_ || buf.owner_ != state_->id || nbytes != buf.nbytes_ || static_cast<std::int64_t>(buf.serial_) <= 0)
       [[unlikely]] {
     return CheckFree(buf, nbytes);
   }
   const internal::PackedState& state = *state_;
-  if (state.typed_calls == nullptr) return state.record.free(buf, nbytes, spec);
-  return state.typed_calls->free(state.typed_record.get(), buf, nbytes, spec);
+  if (state.typed_calls.free == nullptr) return state.record.free(buf, nbytes, spec);
+  return state.typed_calls.free(state.typed_record.get(), buf, nbytes, spec);
 }
 
 template <typename Buf>

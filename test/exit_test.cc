@@ -1,0 +1,110 @@
+// Buffers in static objects, which are destroyed when the process exits: each case in a child of its own.
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "packalloc/backends/cpu.h"
+#include "packalloc/backends/null.h"
+#include "packalloc/buffer.h"
+#include "packalloc/packed_allocator.h"
+
+namespace packalloc {
+namespace {
+
+std::vector<Buffer> buffers;  // NOLINT(cert-err58-cpp): what is tested
+
+struct Child {
+  int status;
+  std::string output;
+};
+
+// Runs `work` in a child, with what it prints caught.
+Child RunChild(const std::function<void()>& work) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  std::fflush(nullptr);  // or the child prints what is buffered here
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    work();
+    std::exit(0);
+  }
+  close(ends[1]);
+  Child child{-1, ""};
+  char text[256];
+  for (ssize_t n = 0; (n = read(ends[0], text, sizeof text)) > 0;) child.output.append(text, static_cast<size_t>(n));
+  close(ends[0]);
+  waitpid(pid, &child.status, 0);
+  return child;
+}
+
+void Fill(const PackedAllocator& packed) {
+  for (std::size_t i = 0; i < 8; ++i) {
+    buffers.emplace_back(packed, i * 100);
+    if (!buffers.back().Allocate().ok()) std::_Exit(3);
+    buffers.push_back(*buffers.back().View(i, i));
+    if (!buffers.back().Allocate().ok()) std::_Exit(3);
+  }
+  buffers.emplace_back(packed, 5 << 20);
+  if (!buffers.back().Allocate().ok()) std::_Exit(3);
+}
+
+PackedAllocator Broken(decltype(Allocator<void*>::free) free) {
+  Allocator<void*> record = NullAllocator();
+  record.free = std::move(free);
+  return *Pack(record);
+}
+
+absl::Status Deinitialized(void* const&, std::size_t, const BufferSpec&) { return absl::UnavailableError("gone"); }
+absl::Status Throws(void* const&, std::size_t, const BufferSpec&) { throw std::runtime_error("gone"); }
+
+TEST_CASE("buffers in static objects go quietly at exit, from main and from a worker thread") {
+  const std::vector<std::pair<const char*, std::function<PackedAllocator()>>> devices = {
+      {"CPU", [] { return *Pack(CpuAllocator()); }},
+      {"NULL", [] { return *Pack(NullAllocator()); }},
+      {"driver gone", [] { return Broken(Deinitialized); }},
+      {"driver throws", [] { return Broken(Throws); }},
+  };
+  for (const auto& [name, make] : devices) {
+    CAPTURE(std::string(name));
+    for (int run = 0; run < 5; ++run) {
+      const Child by_return = RunChild([&make = make] { Fill(make()); });
+      CHECK(by_return.status == 0);
+      CHECK(by_return.output.empty());
+      const Child by_worker = RunChild([&make = make] {
+        Fill(make());
+        std::thread([] { std::exit(0); }).join();
+      });
+      CHECK(by_worker.status == 0);
+      CHECK(by_worker.output.empty());
+    }
+  }
+}
+
+TEST_CASE("a wrapped buffer in a static object calls its deleter at exit") {
+  const Child child = RunChild([] {
+    static char memory[64];
+    buffers.push_back(
+        Buffer::Wrap(*Pack(CpuAllocator()), memory, sizeof memory, [] { static_cast<void>(write(1, "x", 1)); }));
+    if (!buffers.back().Allocate().ok()) std::_Exit(3);
+  });
+  CHECK(child.status == 0);
+  CHECK(child.output == "x");
+}
+
+}  // namespace
+}  // namespace packalloc
