@@ -17,6 +17,7 @@
 
 #include "lib/registry/builtin_backends.h"
 #include "lib/registry/layer_table.h"
+#include "packalloc/layers/lru.h"
 
 namespace packalloc {
 namespace {
@@ -383,6 +384,37 @@ TEST_CASE("the default is the first that works by rank, unless PACKALLOC_DEVICE 
   works = true;
   CHECK(*Default() == *chosen);
   CHECK(broken_calls == calls);
+  Shutdown();
+}
+
+TEST_CASE("a cache by name: its statistics, its parameters, its identity") {
+  const Backend backend = NewBackend();
+  REQUIRE(Register(backend).ok());
+  const std::string name = backend.name;
+  const PackedAllocator cached = *Open(name + "+lru:max_bytes=1KiB,policy=gds,max_waste=0.125");
+  CHECK(*Open(name + "+lru:policy=gds,max_waste=0.125,max_bytes=1KiB") == cached);
+  CHECK_FALSE(*Open(name + "+lru") == cached);
+  CHECK_FALSE(*Open(name) == cached);
+  // One device under both.
+  CHECK(cached.same_transfer_domain(*Open(name)));
+  const std::shared_ptr<LruControl> control = Find<LruControl>(cached);
+  REQUIRE(control != nullptr);
+  CHECK(Find<LruControl>(*Open(name)) == nullptr);
+  for (const std::size_t nbytes : {std::size_t{1024}, std::size_t{1025}}) {
+    const absl::StatusOr<AnyBuf> buf = cached.alloc(nbytes);
+    REQUIRE(buf.ok());
+    CHECK(cached.free(*buf, nbytes).ok());
+    CHECK(control->stats().cached_bytes <= 1024);
+  }
+  for (const char* bad :
+       {"max_byte=1", "max_bytes=64MB", "policy=fifo", "max_waste=0,5", "max_waste=-1", "max_waste=2"}) {
+    CAPTURE(bad);
+    CHECK(Open(name + "+lru:" + bad).status().code() == absl::StatusCode::kInvalidArgument);
+  }
+  CHECK(Contains(Open(name + "+lru:max_byte=1").status(), "it has max_bytes, policy, max_waste"));
+  const SetVariable set("PACKALLOC_LAYERS", "lru:max_bytes=2KiB");
+  CHECK(Find<LruControl>(*Open(name)) != nullptr);
+  CHECK(Find<LruControl>(*Open(name, TestOptions{})) != nullptr);
   Shutdown();
 }
 
