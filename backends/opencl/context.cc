@@ -1,0 +1,161 @@
+#include "backends/opencl/context.h"
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "backends/opencl/api.h"
+#include "backends/opencl/error.h"
+#include "packalloc/allocator.h"
+
+namespace packalloc::opencl {
+namespace {
+
+// Every context that a record holds, so that two records over one share its Context.
+struct Contexts {
+  absl::Mutex mu;
+  absl::flat_hash_map<cl_context, std::weak_ptr<Context>> by_handle ABSL_GUARDED_BY(mu);
+  absl::flat_hash_map<cl_platform_id, std::weak_ptr<Context>> by_platform ABSL_GUARDED_BY(mu);
+};
+Contexts& All() {
+  static Contexts& contexts = *new Contexts;
+  return contexts;
+}
+
+}  // namespace
+
+Context::Context(const Api& cl, cl_context handle) : cl_(cl), handle_(handle), transfer_domain_(NewDomain()) {}
+
+// What is still in the table was never freed: its bytes may be in use, so only the context's own reference goes.
+Context::~Context() {
+  if (!CheckUsable().ok()) return;  // a forked child's lock may be held for ever
+  {
+    Contexts& all = All();
+    absl::MutexLock lock(&all.mu);
+    const auto gone = [](const auto& entry) { return entry.second.expired(); };
+    absl::erase_if(all.by_handle, gone);
+    absl::erase_if(all.by_platform, gone);
+  }
+  Release([release = cl_.clReleaseContext, handle = handle_] { return release(handle); });
+}
+
+// Takes one reference of `handle`, which keeps its value from being another context's meanwhile.
+std::shared_ptr<Context> Context::Share(const Api& cl, cl_context handle) {
+  std::shared_ptr<Context> fresh(new Context(cl, handle));
+  Contexts& all = All();
+  absl::MutexLock lock(&all.mu);
+  std::weak_ptr<Context>& known = all.by_handle[handle];
+  if (std::shared_ptr<Context> context = known.lock()) return context;  // `fresh` gives the reference back, unlocked
+  known = fresh;
+  return fresh;
+}
+
+absl::StatusOr<std::shared_ptr<Context>> Context::ForPlatform(const Api& cl, const Device& device,
+                                                              const std::vector<Device>& all_devices) {
+  Contexts& all = All();
+  {
+    absl::MutexLock lock(&all.mu);
+    const auto known = all.by_platform.find(device.platform);
+    if (known != all.by_platform.end()) {
+      if (std::shared_ptr<Context> context = known->second.lock()) return context;
+    }
+  }
+  std::vector<cl_device_id> ids;
+  for (const Device& other : all_devices) {
+    if (other.platform == device.platform) ids.push_back(other.id);
+  }
+  const cl_context_properties properties[] = {CL_CONTEXT_PLATFORM,
+                                              reinterpret_cast<cl_context_properties>(device.platform), 0};
+  cl_int code = CL_SUCCESS;
+  cl_context handle =
+      cl.clCreateContext(properties, static_cast<cl_uint>(ids.size()), ids.data(), nullptr, nullptr, &code);
+  if (code != CL_SUCCESS) return ToStatus(code, "clCreateContext");
+  std::shared_ptr<Context> made = Share(cl, handle);
+  std::shared_ptr<Context> context = made;
+  absl::MutexLock lock(&all.mu);
+  std::weak_ptr<Context>& known = all.by_platform[device.platform];
+  if (std::shared_ptr<Context> other = known.lock()) {
+    context = std::move(other);  // another thread was faster; `made` goes after the lock
+  } else {
+    known = made;
+  }
+  return context;
+}
+
+absl::StatusOr<std::shared_ptr<Context>> Context::Adopt(const Api& cl, cl_context handle) {
+  if (absl::Status status = ToStatus(cl.clRetainContext(handle), "clRetainContext"); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("the context cannot be adopted: ", status.message()));
+  }
+  return Share(cl, handle);
+}
+
+bool Context::Add(cl_mem mem, Root root) {
+  absl::MutexLock lock(&mu_);
+  const bool external = root.host != nullptr;
+  const bool added = roots_.try_emplace(mem, Entry{std::move(root), 0, {}}).second;
+  if (added && external) ++external_;
+  return added;
+}
+
+std::optional<Root> Context::Find(cl_mem mem) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const auto it = roots_.find(mem);
+  return it == roots_.end() ? std::nullopt : std::optional<Root>(it->second.root);
+}
+
+std::optional<std::vector<cl_mem>> Context::Remove(cl_mem mem) {
+  absl::MutexLock lock(&mu_);
+  const auto unused = [this, mem] {
+    mu_.AssertReaderHeld();
+    const auto it = roots_.find(mem);
+    return it == roots_.end() || it->second.users == 0;
+  };
+  mu_.Await(absl::Condition(&unused));
+  const auto it = roots_.find(mem);
+  if (it == roots_.end()) return std::nullopt;
+  std::vector<cl_mem> sub_buffers;
+  for (const auto& [range, sub_buffer] : it->second.sub_buffers) sub_buffers.push_back(sub_buffer);
+  if (it->second.root.host != nullptr) --external_;
+  roots_.erase(it);
+  return sub_buffers;
+}
+
+std::vector<std::pair<cl_mem, Root>> Context::UseExternal(const Queue* queue) {
+  absl::MutexLock lock(&mu_);
+  std::vector<std::pair<cl_mem, Root>> used;
+  if (external_ == 0) return used;
+  for (auto& [mem, entry] : roots_) {
+    if (entry.root.host == nullptr || entry.root.owner_id != queue) continue;
+    ++entry.users;
+    used.emplace_back(mem, entry.root);
+  }
+  return used;
+}
+
+void Context::DropUse(cl_mem mem) {
+  absl::MutexLock lock(&mu_);
+  --roots_.at(mem).users;
+}
+
+cl_mem Context::FindSubBuffer(cl_mem root, std::size_t offset, std::size_t nbytes) const {
+  absl::ReaderMutexLock lock(&mu_);
+  const auto entry = roots_.find(root);
+  if (entry == roots_.end()) return nullptr;
+  const auto it = entry->second.sub_buffers.find({offset, nbytes});
+  return it == entry->second.sub_buffers.end() ? nullptr : it->second;
+}
+
+cl_mem Context::AddSubBuffer(cl_mem root, std::size_t offset, std::size_t nbytes, cl_mem made) {
+  absl::MutexLock lock(&mu_);
+  const auto entry = roots_.find(root);
+  return entry == roots_.end() ? nullptr : entry->second.sub_buffers.try_emplace({offset, nbytes}, made).first->second;
+}
+
+}  // namespace packalloc::opencl

@@ -1,0 +1,245 @@
+// copyin, copyout, transfer, fills and synchronize: everything that is enqueued.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "backends/opencl/api.h"
+#include "backends/opencl/context.h"
+#include "backends/opencl/error.h"
+#include "backends/opencl/queue.h"
+#include "lib/checked_math.h"
+#include "packalloc/backends/opencl.h"
+#include "packalloc/buffer_spec.h"
+
+namespace packalloc::opencl {
+namespace {
+
+constexpr std::size_t kBounceBytes = std::size_t{8} << 20;
+
+// Calls `piece(begin, nbytes)` for each part of [0, nbytes) of at most `most` bytes, until one fails.
+template <typename F>
+absl::Status InPieces(std::size_t nbytes, std::size_t most, F&& piece) {
+  for (std::size_t begin = 0; begin < nbytes; begin += most) {
+    const std::size_t some = std::min(most, nbytes - begin);
+    if (absl::Status status = piece(begin, some); !status.ok()) return status;
+    if (some == nbytes - begin) break;  // so that `begin` cannot wrap
+  }
+  return absl::OkStatus();
+}
+
+// Gives every event back.
+class Events {
+ public:
+  explicit Events(const Api& cl) : cl_(cl) {}
+  ~Events() {
+    for (cl_event event : list) {
+      Release([release = cl_.clReleaseEvent, event] { return release(event); });
+    }
+  }
+  Events(const Events&) = delete;
+  Events& operator=(const Events&) = delete;
+
+  std::vector<cl_event> list;
+
+ private:
+  const Api& cl_;
+};
+
+}  // namespace
+
+absl::Status Queue::Barrier(const std::vector<cl_event>& events) {
+  if (!out_of_order_ && events.empty()) return absl::OkStatus();
+  // A barrier with a wait list waits for the list only.
+  if (out_of_order_ && !events.empty()) {
+    if (absl::Status status = Barrier({}); !status.ok()) return status;
+  }
+  return Result(cl_.clEnqueueBarrierWithWaitList(queue_, static_cast<cl_uint>(events.size()),
+                                                 events.empty() ? nullptr : events.data(), nullptr),
+                "clEnqueueBarrierWithWaitList");
+}
+
+absl::Status Queue::CopyIn(const OpenClBuf& dest, absl::Span<const std::byte> src) {
+  if (src.size() > dest.nbytes) {
+    return absl::OutOfRangeError(absl::StrCat("copyin of ", src.size(), " bytes, but the buffer has ", dest.nbytes));
+  }
+  if (src.empty()) return absl::OkStatus();
+  if (absl::Status ready = CheckReady(); !ready.ok()) return ready;
+  if (absl::StatusOr<Root> root = CheckOwned(dest, "copyin"); !root.ok()) return root.status();
+  if (absl::Status status = Barrier(); !status.ok()) return status;
+  // Blocking: drivers read the source of a non-blocking write long after the call.
+  return InPieces(src.size(), max_copy_bytes_, [&](std::size_t begin, std::size_t nbytes) {
+    return Result(cl_.clEnqueueWriteBuffer(queue_, dest.root, CL_TRUE, dest.offset + begin, nbytes, src.data() + begin,
+                                           0, nullptr, nullptr),
+                  "clEnqueueWriteBuffer");
+  });
+}
+
+absl::Status Queue::CopyOut(absl::Span<std::byte> dest, const OpenClBuf& src) {
+  if (dest.size() > src.nbytes) {
+    return absl::OutOfRangeError(absl::StrCat("copyout of ", dest.size(), " bytes, but the buffer has ", src.nbytes));
+  }
+  if (dest.empty()) return absl::OkStatus();
+  if (absl::Status ready = CheckReady(); !ready.ok()) return ready;
+  if (absl::StatusOr<Root> root = CheckOwned(src, "copyout"); !root.ok()) return root.status();
+  if (absl::Status status = Barrier(); !status.ok()) return status;
+  return InPieces(dest.size(), max_copy_bytes_, [&](std::size_t begin, std::size_t nbytes) {
+    return Result(cl_.clEnqueueReadBuffer(queue_, src.root, CL_TRUE, src.offset + begin, nbytes, dest.data() + begin, 0,
+                                          nullptr, nullptr),
+                  "clEnqueueReadBuffer");
+  });
+}
+
+absl::Status Queue::Copy(cl_mem dest, std::size_t dest_offset, cl_mem src, std::size_t src_offset, std::size_t nbytes) {
+  return Result(cl_.clEnqueueCopyBuffer(queue_, src, dest, src_offset, dest_offset, nbytes, 0, nullptr, nullptr),
+                "clEnqueueCopyBuffer");
+}
+
+// Drivers refuse overlapping ranges, or copy them wrongly, so those go through memory of our own, piece by piece in the
+// direction in which no piece is overwritten before it is read.
+absl::Status Queue::Move(const OpenClBuf& dest, const OpenClBuf& src, std::size_t nbytes, bool overlap,
+                         bool backwards) {
+  if (!overlap) {
+    return InPieces(nbytes, max_copy_bytes_, [&](std::size_t begin, std::size_t some) {
+      return Copy(dest.root, dest.offset + begin, src.root, src.offset + begin, some);
+    });
+  }
+  const std::size_t step = std::min({nbytes, max_copy_bytes_, kBounceBytes});
+  cl_int code = CL_SUCCESS;
+  cl_mem bounce = cl_.clCreateBuffer(context_->handle(), CL_MEM_READ_WRITE, step, nullptr, &code);
+  if (code != CL_SUCCESS)
+    return Result(code, absl::StrCat("clCreateBuffer of ", step, " bytes for an overlapping copy"));
+  absl::Status status = InPieces(nbytes, step, [&](std::size_t begin, std::size_t some) {
+    const std::size_t at = backwards ? nbytes - begin - some : begin;
+    absl::Status moved = Copy(bounce, 0, src.root, src.offset + at, some);
+    if (moved.ok()) moved = Barrier();
+    if (moved.ok()) moved = Copy(dest.root, dest.offset + at, bounce, 0, some);
+    if (moved.ok()) moved = Barrier();
+    return moved;
+  });
+  Release([release = cl_.clReleaseMemObject, bounce] { return release(bounce); });  // safe while it is in use
+  return status;
+}
+
+std::vector<std::shared_ptr<Queue>> Queue::OthersOn(const Root& dest, const Root& src) const {
+  std::vector<std::shared_ptr<Queue>> others;
+  for (const Root* root : {&dest, &src}) {
+    std::shared_ptr<Queue> owner = root->owner.lock();
+    if (owner == nullptr || owner->queue_ == queue_) continue;
+    if (!others.empty() && others.front()->queue_ == owner->queue_) continue;
+    others.push_back(std::move(owner));
+  }
+  return others;
+}
+
+absl::Status Queue::Transfer(const OpenClBuf& dest, const OpenClBuf& src, std::size_t nbytes) {
+  if (nbytes > dest.nbytes || nbytes > src.nbytes) {
+    return absl::OutOfRangeError(
+        absl::StrCat("transfer of ", nbytes, " bytes from a buffer of ", src.nbytes, " to one of ", dest.nbytes));
+  }
+  if (nbytes == 0) return absl::OkStatus();
+  if (absl::Status ready = CheckReady(); !ready.ok()) return ready;
+  const std::optional<Root> to = context_->Find(dest.root);
+  const std::optional<Root> from = context_->Find(src.root);
+  if (!to.has_value() || !from.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("transfer: the ", to.has_value() ? "source" : "destination",
+                                                   " is no live buffer of ", name_, "'s context"));
+  }
+  if (!InRange(dest.offset, nbytes, to->nbytes) || !InRange(src.offset, nbytes, from->nbytes)) {
+    return absl::OutOfRangeError("transfer: a range lies outside its buffer object");
+  }
+
+  // Where the two ranges lie, in one space for one buffer object and for two over the same caller's memory.
+  const bool same_root = dest.root == src.root;
+  const bool both_host = to->host != nullptr && from->host != nullptr;
+  const auto at = [same_root](const Root& root, std::size_t offset) {
+    return same_root ? offset : reinterpret_cast<std::uintptr_t>(root.host) + offset;
+  };
+  const std::uintptr_t dest_at = at(*to, dest.offset);
+  const std::uintptr_t src_at = at(*from, src.offset);
+  const bool one_space = same_root || both_host;
+  if (one_space && dest_at == src_at) return absl::OkStatus();
+  const bool backwards = one_space && dest_at > src_at;
+  const bool overlap = one_space && (backwards ? dest_at - src_at : src_at - dest_at) < nbytes;
+
+  const std::vector<std::shared_ptr<Queue>> others = OthersOn(*to, *from);
+  Events before(cl_);
+  for (const std::shared_ptr<Queue>& other : others) {
+    cl_event event = nullptr;
+    absl::Status status =
+        Result(cl_.clEnqueueMarkerWithWaitList(other->queue_, 0, nullptr, &event), "clEnqueueMarkerWithWaitList");
+    if (!status.ok()) return status;
+    before.list.push_back(event);
+    if (status = Result(cl_.clFlush(other->queue_), "clFlush"); !status.ok()) return status;
+  }
+  if (absl::Status status = Barrier(before.list); !status.ok()) return status;
+  absl::Status status = Move(dest, src, nbytes, overlap, backwards);
+  if (status.ok()) status = Barrier();
+  if (status.ok() && !others.empty()) {
+    Events done(cl_);
+    cl_event event = nullptr;
+    status = Result(cl_.clEnqueueMarkerWithWaitList(queue_, 0, nullptr, &event), "clEnqueueMarkerWithWaitList");
+    if (status.ok()) done.list.push_back(event);
+    for (const std::shared_ptr<Queue>& other : others) {
+      if (status.ok()) status = other->Barrier(done.list);
+    }
+  }
+  if (status.ok()) status = Result(cl_.clFlush(queue_), "clFlush");
+  // What was enqueued before an error must not run beside what comes after it.
+  if (!status.ok() && !lost_) Result(cl_.clFinish(queue_), "clFinish").IgnoreError();
+  return status;
+}
+
+absl::Status Queue::Prepare(cl_mem mem, std::size_t nbytes, const BufferSpec& spec) {
+  if (!spec.zero && (!commit_ || spec.external_ptr.has_value())) return absl::OkStatus();
+  absl::Status status = Barrier();
+  if (status.ok() && spec.zero) {
+    status = InPieces(nbytes, max_copy_bytes_, [&](std::size_t begin, std::size_t some) {
+      // The largest pattern that divides both, for some drivers fill one pattern at a time.
+      constexpr std::size_t kLargest = 128;
+      static constexpr std::byte kZeros[kLargest] = {};
+      const std::size_t together = begin | some | kLargest;
+      const std::size_t pattern = together & (~together + 1);
+      return Result(cl_.clEnqueueFillBuffer(queue_, mem, kZeros, pattern, begin, some, 0, nullptr, nullptr),
+                    "clEnqueueFillBuffer");
+    });
+  } else if (status.ok()) {
+    status = Result(
+        cl_.clEnqueueMigrateMemObjects(queue_, 1, &mem, CL_MIGRATE_MEM_OBJECT_CONTENT_UNDEFINED, 0, nullptr, nullptr),
+        absl::StrCat("clEnqueueMigrateMemObjects of a new buffer of ", nbytes, " bytes"));
+  }
+  return status.ok() ? Barrier() : status;
+}
+
+absl::Status Queue::WriteBack(cl_mem mem, std::size_t nbytes) {
+  if (absl::Status status = Barrier(); !status.ok()) return status;
+  return InPieces(nbytes, max_copy_bytes_, [&](std::size_t begin, std::size_t some) {
+    cl_int code = CL_SUCCESS;
+    void* mapped = cl_.clEnqueueMapBuffer(queue_, mem, CL_TRUE, CL_MAP_READ, begin, some, 0, nullptr, nullptr, &code);
+    if (code != CL_SUCCESS) return Result(code, "clEnqueueMapBuffer");
+    return Result(cl_.clEnqueueUnmapMemObject(queue_, mem, mapped, 0, nullptr, nullptr), "clEnqueueUnmapMemObject");
+  });
+}
+
+absl::Status Queue::Synchronize() {
+  if (absl::Status ready = CheckReady(); !ready.ok()) return ready;
+  ReleaseKept();
+  absl::Status status;
+  for (const auto& [mem, root] : context_->UseExternal(this)) {
+    if (status.ok()) status = WriteBack(mem, root.nbytes);
+    // In use until the unmapping is through: free has to find no command of ours on the caller's memory.
+    if (status.ok()) status = Result(cl_.clFinish(queue_), "clFinish");
+    context_->DropUse(mem);
+  }
+  if (status.ok()) status = Result(cl_.clFinish(queue_), "clFinish");
+  return status;
+}
+
+}  // namespace packalloc::opencl

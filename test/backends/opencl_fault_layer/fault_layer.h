@@ -1,0 +1,57 @@
+// A layer between the OpenCL loader and the drivers, for tests: counts the calls of each entry point, makes a chosen
+// one fail, and keeps a table of live objects. Loaded by the loader itself (OPENCL_LAYERS=<this library>) before the
+// first OpenCL call of the process; reached by FaultLayer::Load.
+//
+//   FaultLayer layer = FaultLayer::Load();          // sets OPENCL_LAYERS; first thing in main
+//   layer.control().Fail("clCreateBuffer", 2, CL_OUT_OF_RESOURCES);
+//   ...
+//   CHECK(layer.control().live_objects() == 0);
+#ifndef PACKALLOC_TEST_BACKENDS_OPENCL_FAULT_LAYER_FAULT_LAYER_H_
+#define PACKALLOC_TEST_BACKENDS_OPENCL_FAULT_LAYER_FAULT_LAYER_H_
+
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "CL/cl.h"
+
+namespace packalloc::testing {
+
+// Thread-safe. Lives in the layer's library.
+class FaultLayerControl {
+ public:
+  virtual ~FaultLayerControl() = default;
+
+  // The entry points that are watched.
+  virtual std::vector<std::string> entry_points() const = 0;
+  // Calls since the last Reset; of all entry points, or of one.
+  virtual std::size_t calls() const = 0;
+  virtual std::size_t calls(const std::string& entry_point) const = 0;
+
+  // From the `first` call of the entry point on (1: the next one), `count` calls fail with `code` and do nothing. An
+  // empty name means all entry points together. Replaces what was set before.
+  virtual void Fail(const std::string& entry_point, std::size_t first, cl_int code, std::size_t count = 1) = 0;
+  static constexpr std::size_t kForEver = std::numeric_limits<std::size_t>::max();
+  virtual std::size_t failures() const = 0;  // since the last Reset
+
+  // Bytes of buffers that may live at a time; one more byte is CL_MEM_OBJECT_ALLOCATION_FAILURE.
+  virtual void set_capacity(std::size_t nbytes) = 0;
+
+  // Contexts, queues, memory objects and events whose references were not all given back.
+  virtual std::size_t live_objects() const = 0;
+  virtual std::size_t live_buffers() const = 0;  // of these, memory objects
+  virtual std::string Describe() const = 0;      // what is alive, for messages
+  // Releases of what was not alive.
+  virtual std::size_t bad_releases() const = 0;
+
+  // Forgets counts and failures to come; what is alive stays.
+  virtual void Reset() = 0;
+};
+
+// The layer of this process; FaultLayerPath() is where its library lies. Null where the loader does not support layers.
+FaultLayerControl* LoadFaultLayer(const char* path);
+
+}  // namespace packalloc::testing
+
+#endif  // PACKALLOC_TEST_BACKENDS_OPENCL_FAULT_LAYER_FAULT_LAYER_H_
