@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "backends/opencl/queue.h"
-#include "lib/checked_math.h"
+#include "lib/checks.h"
 #include "packalloc/backends/opencl.h"
 
 namespace packalloc {
@@ -36,10 +36,7 @@ std::uint32_t MemoryDomain(cl_device_id device) {
 }
 
 absl::StatusOr<OpenClBuf> View(const OpenClBuf& buf, std::size_t nbytes, std::size_t byte_offset) {
-  if (!InRange(byte_offset, nbytes, buf.nbytes)) {
-    return absl::OutOfRangeError(absl::StrCat("a view of ", nbytes, " bytes at byte offset ", byte_offset,
-                                              " does not fit a buffer of ", buf.nbytes, " bytes"));
-  }
+  if (absl::Status fits = CheckView("CL", nbytes, byte_offset, buf.nbytes); !fits.ok()) return fits;
   if (nbytes == 0) return OpenClBuf{};
   return OpenClBuf{buf.root, buf.offset + byte_offset, nbytes};
 }

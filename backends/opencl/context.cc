@@ -99,7 +99,7 @@ absl::StatusOr<std::shared_ptr<Context>> Context::Adopt(const Api& cl, cl_contex
 bool Context::Add(cl_mem mem, Root root) {
   absl::MutexLock lock(&mu_);
   const bool external = root.host != nullptr;
-  const bool added = roots_.try_emplace(mem, Entry{std::move(root), 0, {}}).second;
+  const bool added = roots_.try_emplace(mem, Entry{std::move(root), false, {}}).second;
   if (added && external) ++external_;
   return added;
 }
@@ -112,12 +112,6 @@ std::optional<Root> Context::Find(cl_mem mem) const {
 
 std::optional<std::vector<cl_mem>> Context::Remove(cl_mem mem) {
   absl::MutexLock lock(&mu_);
-  const auto unused = [this, mem] {
-    mu_.AssertReaderHeld();
-    const auto it = roots_.find(mem);
-    return it == roots_.end() || it->second.users == 0;
-  };
-  mu_.Await(absl::Condition(&unused));
   const auto it = roots_.find(mem);
   if (it == roots_.end()) return std::nullopt;
   std::vector<cl_mem> sub_buffers;
@@ -127,21 +121,33 @@ std::optional<std::vector<cl_mem>> Context::Remove(cl_mem mem) {
   return sub_buffers;
 }
 
-std::vector<std::pair<cl_mem, Root>> Context::UseExternal(const Queue* queue) {
-  absl::MutexLock lock(&mu_);
-  std::vector<std::pair<cl_mem, Root>> used;
-  if (external_ == 0) return used;
-  for (auto& [mem, entry] : roots_) {
-    if (entry.root.host == nullptr || entry.root.owner_id != queue) continue;
-    ++entry.users;
-    used.emplace_back(mem, entry.root);
+std::vector<cl_mem> Context::ListExternal(const Queue* queue) const {
+  absl::ReaderMutexLock lock(&mu_);
+  std::vector<cl_mem> list;
+  if (external_ == 0) return list;
+  for (const auto& [mem, entry] : roots_) {
+    if (entry.root.host != nullptr && entry.root.owner_id == queue) list.push_back(mem);
   }
-  return used;
+  return list;
 }
 
-void Context::DropUse(cl_mem mem) {
+std::optional<Root> Context::ClaimExternal(cl_mem mem, const Queue* queue) {
   absl::MutexLock lock(&mu_);
-  --roots_.at(mem).users;
+  const auto unclaimed = [this, mem] {
+    mu_.AssertReaderHeld();
+    const auto it = roots_.find(mem);
+    return it == roots_.end() || !it->second.claimed;
+  };
+  mu_.Await(absl::Condition(&unclaimed));
+  const auto it = roots_.find(mem);
+  if (it == roots_.end() || it->second.root.host == nullptr || it->second.root.owner_id != queue) return std::nullopt;
+  it->second.claimed = true;
+  return it->second.root;
+}
+
+void Context::Unclaim(cl_mem mem) {
+  absl::MutexLock lock(&mu_);
+  roots_.at(mem).claimed = false;
 }
 
 cl_mem Context::FindSubBuffer(cl_mem root, std::size_t offset, std::size_t nbytes) const {

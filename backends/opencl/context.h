@@ -48,13 +48,16 @@ class Context {
   // False where it is already there.
   bool Add(cl_mem mem, Root root);
   std::optional<Root> Find(cl_mem mem) const;
-  // Takes `mem` out, waiting until nobody keeps it in use, and returns its sub-buffers for the caller to release;
-  // nullopt where it is not there.
+  // Takes `mem` out and returns its sub-buffers for the caller to release; nullopt where it is not there.
   std::optional<std::vector<cl_mem>> Remove(cl_mem mem);
 
-  // The buffers over callers' memory that belong to `queue`. In use, so not taken out, until handed to DropUse.
-  std::vector<std::pair<cl_mem, Root>> UseExternal(const Queue* queue);
-  void DropUse(cl_mem mem);
+  // The buffers over callers' memory that belong to `queue`.
+  std::vector<cl_mem> ListExternal(const Queue* queue) const;
+  // Waits until nobody else has claimed `mem`, and claims it until Unclaim or Remove: mapping it from two threads at
+  // once confuses drivers, and free must not overtake a mapping. Nullopt for what is not one of those buffers (any
+  // more).
+  std::optional<Root> ClaimExternal(cl_mem mem, const Queue* queue);
+  void Unclaim(cl_mem mem);
 
   // The sub-buffer of that range made earlier, or null; and `made` (or the one that another thread added meanwhile).
   cl_mem FindSubBuffer(cl_mem root, std::size_t offset, std::size_t nbytes) const;
@@ -63,7 +66,7 @@ class Context {
  private:
   struct Entry {
     Root root;
-    int users = 0;
+    bool claimed = false;
     std::map<std::pair<std::size_t, std::size_t>, cl_mem> sub_buffers;  // by offset and size; one reference each
   };
 

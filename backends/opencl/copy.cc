@@ -16,6 +16,7 @@
 #include "backends/opencl/error.h"
 #include "backends/opencl/queue.h"
 #include "lib/checked_math.h"
+#include "lib/checks.h"
 #include "packalloc/backends/opencl.h"
 #include "packalloc/buffer_spec.h"
 
@@ -67,9 +68,7 @@ absl::Status Queue::Barrier(const std::vector<cl_event>& events) {
 }
 
 absl::Status Queue::CopyIn(const OpenClBuf& dest, absl::Span<const std::byte> src) {
-  if (src.size() > dest.nbytes) {
-    return absl::OutOfRangeError(absl::StrCat("copyin of ", src.size(), " bytes, but the buffer has ", dest.nbytes));
-  }
+  if (absl::Status fits = CheckCopy(name_, src.size(), dest.nbytes); !fits.ok()) return fits;
   if (src.empty()) return absl::OkStatus();
   if (absl::Status ready = CheckReady(); !ready.ok()) return ready;
   if (absl::StatusOr<Root> root = CheckOwned(dest, "copyin"); !root.ok()) return root.status();
@@ -83,9 +82,7 @@ absl::Status Queue::CopyIn(const OpenClBuf& dest, absl::Span<const std::byte> sr
 }
 
 absl::Status Queue::CopyOut(absl::Span<std::byte> dest, const OpenClBuf& src) {
-  if (dest.size() > src.nbytes) {
-    return absl::OutOfRangeError(absl::StrCat("copyout of ", dest.size(), " bytes, but the buffer has ", src.nbytes));
-  }
+  if (absl::Status fits = CheckCopy(name_, dest.size(), src.nbytes); !fits.ok()) return fits;
   if (dest.empty()) return absl::OkStatus();
   if (absl::Status ready = CheckReady(); !ready.ok()) return ready;
   if (absl::StatusOr<Root> root = CheckOwned(src, "copyout"); !root.ok()) return root.status();
@@ -140,9 +137,8 @@ std::vector<std::shared_ptr<Queue>> Queue::OthersOn(const Root& dest, const Root
 }
 
 absl::Status Queue::Transfer(const OpenClBuf& dest, const OpenClBuf& src, std::size_t nbytes) {
-  if (nbytes > dest.nbytes || nbytes > src.nbytes) {
-    return absl::OutOfRangeError(
-        absl::StrCat("transfer of ", nbytes, " bytes from a buffer of ", src.nbytes, " to one of ", dest.nbytes));
+  for (const OpenClBuf* buf : {&dest, &src}) {
+    if (absl::Status fits = CheckCopy(name_, nbytes, buf->nbytes); !fits.ok()) return fits;
   }
   if (nbytes == 0) return absl::OkStatus();
   if (absl::Status ready = CheckReady(); !ready.ok()) return ready;
@@ -220,23 +216,24 @@ absl::Status Queue::Prepare(cl_mem mem, std::size_t nbytes, const BufferSpec& sp
 
 absl::Status Queue::WriteBack(cl_mem mem, std::size_t nbytes) {
   if (absl::Status status = Barrier(); !status.ok()) return status;
-  return InPieces(nbytes, max_copy_bytes_, [&](std::size_t begin, std::size_t some) {
+  absl::Status status = InPieces(nbytes, max_copy_bytes_, [&](std::size_t begin, std::size_t some) {
     cl_int code = CL_SUCCESS;
     void* mapped = cl_.clEnqueueMapBuffer(queue_, mem, CL_TRUE, CL_MAP_READ, begin, some, 0, nullptr, nullptr, &code);
     if (code != CL_SUCCESS) return Result(code, "clEnqueueMapBuffer");
     return Result(cl_.clEnqueueUnmapMemObject(queue_, mem, mapped, 0, nullptr, nullptr), "clEnqueueUnmapMemObject");
   });
+  return status.ok() ? Result(cl_.clFinish(queue_), "clFinish after a mapping of external memory") : status;
 }
 
 absl::Status Queue::Synchronize() {
   if (absl::Status ready = CheckReady(); !ready.ok()) return ready;
   ReleaseKept();
   absl::Status status;
-  for (const auto& [mem, root] : context_->UseExternal(this)) {
-    if (status.ok()) status = WriteBack(mem, root.nbytes);
-    // In use until the unmapping is through: free has to find no command of ours on the caller's memory.
-    if (status.ok()) status = Result(cl_.clFinish(queue_), "clFinish");
-    context_->DropUse(mem);
+  for (cl_mem mem : context_->ListExternal(this)) {
+    const std::optional<Root> root = context_->ClaimExternal(mem, this);
+    if (!root.has_value()) continue;  // freed meanwhile
+    if (status.ok()) status = WriteBack(mem, root->nbytes);
+    context_->Unclaim(mem);
   }
   if (status.ok()) status = Result(cl_.clFinish(queue_), "clFinish");
   return status;

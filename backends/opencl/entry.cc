@@ -1,5 +1,4 @@
 // The OpenCL backend as the registry knows it.
-#include <any>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/opencl/api.h"
 #include "backends/opencl/devices.h"
+#include "lib/open_request.h"
 #include "lib/parse.h"
 #include "packalloc/backend.h"
 #include "packalloc/backends/opencl.h"
@@ -24,20 +24,16 @@ absl::StatusOr<std::vector<opencl::Device>> List() {
 }
 
 absl::StatusOr<PackedAllocator> OpenByName(const OpenRequest& request) {
-  OpenClOptions options;
-  if (request.options.has_value()) {
-    const auto* given = std::any_cast<OpenClOptions>(&request.options);
-    if (given == nullptr) return absl::InvalidArgumentError("the options for CL have to be an OpenClOptions");
-    options = *given;
-  }
+  absl::StatusOr<OpenClOptions> options = OptionsOf<OpenClOptions>(request, "CL");
+  if (!options.ok()) return options.status();
   if (!request.target.empty()) {
-    if (!options.device.empty() && options.device != request.target) {
+    if (!options->device.empty() && options->device != request.target) {
       return absl::InvalidArgumentError(absl::StrCat("the name asks for device ", Quoted(request.target),
-                                                     ", OpenClOptions::device for ", Quoted(options.device)));
+                                                     ", OpenClOptions::device for ", Quoted(options->device)));
     }
-    options.device = request.target;
+    options->device = request.target;
   }
-  absl::StatusOr<Allocator<OpenClBuf>> record = OpenClAllocator(options);
+  absl::StatusOr<Allocator<OpenClBuf>> record = OpenClAllocator(*options);
   if (!record.ok()) return record.status();
   return Pack(*std::move(record));
 }

@@ -1,8 +1,8 @@
 // alloc, free, sub-buffers and the wrapping of the caller's buffer objects.
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +13,7 @@
 #include "backends/opencl/context.h"
 #include "backends/opencl/error.h"
 #include "backends/opencl/queue.h"
+#include "lib/checks.h"
 #include "packalloc/backends/opencl.h"
 #include "packalloc/buffer_spec.h"
 
@@ -20,7 +21,6 @@ namespace packalloc::opencl {
 namespace {
 
 absl::Status CheckSpec(const BufferSpec& spec, const std::string& name, std::size_t device_alignment) {
-  if (absl::Status valid = ValidateSpec(spec); !valid.ok()) return valid;
   if (spec.uncached) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": OpenCL has no memory that is promised to be uncached"));
   }
@@ -29,11 +29,11 @@ absl::Status CheckSpec(const BufferSpec& spec, const std::string& name, std::siz
                                                    " was asked for, but the device's buffers are aligned to ",
                                                    device_alignment, " bytes"));
   }
-  if (spec.external_ptr.has_value() && spec.alignment != 0 && *spec.external_ptr % spec.alignment != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": the external_ptr 0x", absl::Hex(*spec.external_ptr),
-                                                   " is not aligned to ", spec.alignment, " bytes"));
-  }
   return absl::OkStatus();
+}
+
+absl::Status FreedMeanwhile(const char* operation) {
+  return absl::InvalidArgumentError(absl::StrCat(operation, ": the buffer was freed meanwhile"));
 }
 
 void ReleaseMem(const Api& cl, cl_mem mem) {
@@ -43,10 +43,8 @@ void ReleaseMem(const Api& cl, cl_mem mem) {
 }  // namespace
 
 absl::StatusOr<OpenClBuf> Queue::Alloc(std::size_t nbytes, const BufferSpec& spec) {
+  if (absl::Status valid = CheckRequest(name_, nbytes, spec); !valid.ok()) return valid;
   if (absl::Status valid = CheckSpec(spec, name_, device_.alignment); !valid.ok()) return valid;
-  if (nbytes > static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max())) {
-    return absl::InvalidArgumentError(absl::StrCat("alloc of ", nbytes, " bytes: no object is that large"));
-  }
   if (nbytes > device_.max_alloc_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("alloc of ", nbytes, " bytes: the largest single allocation of ",
                                                      name_, " (", device_.name, ") is ", device_.max_alloc_bytes,
@@ -90,20 +88,20 @@ absl::Status Queue::Free(const OpenClBuf& buf, std::size_t nbytes, const BufferS
   if (buf.offset != 0 || buf.nbytes != root->nbytes) {
     return absl::InvalidArgumentError("free: the buffer is a view; free the buffer that it was made from");
   }
-  if (nbytes != root->nbytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("free with ", nbytes, " bytes of a buffer of ", root->nbytes, " bytes"));
-  }
+  if (absl::Status same = CheckFreeSize(name_, nbytes, root->nbytes); !same.ok()) return same;
   if (reinterpret_cast<std::uintptr_t>(root->host) != spec.external_ptr.value_or(0)) {
     return absl::InvalidArgumentError("free with another external_ptr than the buffer was allocated with");
   }
   if (root->host != nullptr && !lost_) {
+    if (!context_->ClaimExternal(buf.root, this)) return FreedMeanwhile("free");
     absl::Status written = WriteBack(buf.root, nbytes);
-    if (written.ok()) written = Result(cl_.clFinish(queue_), "clFinish before the release of external memory");
-    if (!written.ok() && !lost_) return written;
+    if (!written.ok() && !lost_) {
+      context_->Unclaim(buf.root);
+      return written;
+    }
   }
   std::optional<std::vector<cl_mem>> sub_buffers = context_->Remove(buf.root);
-  if (!sub_buffers.has_value()) return absl::InvalidArgumentError("free: the buffer was freed meanwhile");
+  if (!sub_buffers.has_value()) return FreedMeanwhile("free");
   for (cl_mem sub_buffer : *sub_buffers) ReleaseMem(cl_, sub_buffer);
   ReleaseMem(cl_, buf.root);
   return absl::OkStatus();
@@ -146,7 +144,7 @@ absl::StatusOr<cl_mem> Queue::SubBuffer(const OpenClBuf& buf) {
       if (code != CL_SUCCESS) return Result(code, "clCreateSubBuffer");
       mem = context_->AddSubBuffer(buf.root, buf.offset, buf.nbytes, made);
       if (mem != made) ReleaseMem(cl_, made);
-      if (mem == nullptr) return absl::InvalidArgumentError("SubBuffer: the buffer was freed meanwhile");
+      if (mem == nullptr) return FreedMeanwhile("SubBuffer");
     }
   }
   absl::Status retained = Result(cl_.clRetainMemObject(mem), "clRetainMemObject");

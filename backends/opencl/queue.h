@@ -68,7 +68,7 @@ class Queue final : public OpenClNative, public std::enable_shared_from_this<Que
   absl::Status Barrier(const std::vector<cl_event>& events = {});
   // Zero-fills fresh memory, or makes the driver provide it.
   absl::Status Prepare(cl_mem mem, std::size_t nbytes, const BufferSpec& spec);
-  // Makes what the device wrote to the caller's memory visible there, after all that was enqueued.
+  // Waits for all that was enqueued, and makes what the device wrote to the caller's memory visible there.
   absl::Status WriteBack(cl_mem mem, std::size_t nbytes);
   // Copies as by memmove, without any barrier before or after.
   absl::Status Move(const OpenClBuf& dest, const OpenClBuf& src, std::size_t nbytes, bool overlap, bool backwards);

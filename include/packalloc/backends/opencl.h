@@ -44,7 +44,7 @@ struct OpenClBuf {
 struct OpenClOptions {
   // Which device, where no `queue` says it: an index in the list of `packalloc devices` ("0", "1"), a part of the
   // device's name in any case ("pthread", "rtx"), or "" for the first (of `context`'s devices, where that is given).
-  std::string device;
+  std::string device{};
   // The caller's context and queue, retained as long as the record lives. With a queue alone the context is the
   // queue's; with a context alone the record makes a queue in it. Null: the record's own, with one context for all
   // devices of a platform. The queue may be out of order: see the ordering below.

@@ -7,6 +7,7 @@
 #include <CL/cl.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,10 @@ class Kernel {
 // An event that the test completes: what waits for it has not begun before.
 class Gate {
  public:
+  // The first device on which a gate works: PoCL's "basic" and Oclgrind run commands in the thread that waits for them,
+  // so they wait for ever. Nullopt, with a message, where there is none.
+  static std::optional<std::string> Device();
+
   explicit Gate(cl_context context);
   ~Gate();
   Gate(const Gate&) = delete;
@@ -54,10 +59,11 @@ class Gate {
   bool open_ = false;
 };
 
-// As the engine would: a context and a queue of its own on the first device of the backend's list.
+// As the engine would: a context and a queue of its own.
 class OwnQueue {
  public:
-  explicit OwnQueue(cl_command_queue_properties properties = 0, bool own_context = true);
+  explicit OwnQueue(cl_command_queue_properties properties = 0, bool own_context = true,
+                    const std::string& device = "");
   ~OwnQueue();
   OwnQueue(const OwnQueue&) = delete;
   OwnQueue& operator=(const OwnQueue&) = delete;
