@@ -38,9 +38,7 @@ namespace packalloc::opencl {
   X(clEnqueueMapBuffer)                  \
   X(clEnqueueUnmapMemObject)             \
   X(clEnqueueMigrateMemObjects)          \
-  X(clEnqueueMarkerWithWaitList)         \
   X(clEnqueueBarrierWithWaitList)        \
-  X(clReleaseEvent)                      \
   X(clFlush)                             \
   X(clFinish)
 

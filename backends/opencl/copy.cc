@@ -36,35 +36,11 @@ absl::Status InPieces(std::size_t nbytes, std::size_t most, F&& piece) {
   return absl::OkStatus();
 }
 
-// Gives every event back.
-class Events {
- public:
-  explicit Events(const Api& cl) : cl_(cl) {}
-  ~Events() {
-    for (cl_event event : list) {
-      Release([release = cl_.clReleaseEvent, event] { return release(event); });
-    }
-  }
-  Events(const Events&) = delete;
-  Events& operator=(const Events&) = delete;
-
-  std::vector<cl_event> list;
-
- private:
-  const Api& cl_;
-};
-
 }  // namespace
 
-absl::Status Queue::Barrier(const std::vector<cl_event>& events) {
-  if (!out_of_order_ && events.empty()) return absl::OkStatus();
-  // A barrier with a wait list waits for the list only.
-  if (out_of_order_ && !events.empty()) {
-    if (absl::Status status = Barrier({}); !status.ok()) return status;
-  }
-  return Result(cl_.clEnqueueBarrierWithWaitList(queue_, static_cast<cl_uint>(events.size()),
-                                                 events.empty() ? nullptr : events.data(), nullptr),
-                "clEnqueueBarrierWithWaitList");
+absl::Status Queue::Barrier() {
+  if (!out_of_order_) return absl::OkStatus();
+  return Result(cl_.clEnqueueBarrierWithWaitList(queue_, 0, nullptr, nullptr), "clEnqueueBarrierWithWaitList");
 }
 
 absl::Status Queue::CopyIn(const OpenClBuf& dest, absl::Span<const std::byte> src) {
@@ -166,30 +142,19 @@ absl::Status Queue::Transfer(const OpenClBuf& dest, const OpenClBuf& src, std::s
   const bool overlap = one_space && (backwards ? dest_at - src_at : src_at - dest_at) < nbytes;
 
   const std::vector<std::shared_ptr<Queue>> others = OthersOn(*to, *from);
-  Events before(cl_);
+  // By waiting here, not by events of the other queue: some drivers (PoCL's "basic") deadlock on those.
+  absl::Status status;
   for (const std::shared_ptr<Queue>& other : others) {
-    cl_event event = nullptr;
-    absl::Status status =
-        Result(cl_.clEnqueueMarkerWithWaitList(other->queue_, 0, nullptr, &event), "clEnqueueMarkerWithWaitList");
-    if (!status.ok()) return status;
-    before.list.push_back(event);
-    if (status = Result(cl_.clFlush(other->queue_), "clFlush"); !status.ok()) return status;
+    if (status.ok()) status = other->Result(cl_.clFinish(other->queue_), "clFinish before a transfer");
   }
-  if (absl::Status status = Barrier(before.list); !status.ok()) return status;
-  absl::Status status = Move(dest, src, nbytes, overlap, backwards);
   if (status.ok()) status = Barrier();
-  if (status.ok() && !others.empty()) {
-    Events done(cl_);
-    cl_event event = nullptr;
-    status = Result(cl_.clEnqueueMarkerWithWaitList(queue_, 0, nullptr, &event), "clEnqueueMarkerWithWaitList");
-    if (status.ok()) done.list.push_back(event);
-    for (const std::shared_ptr<Queue>& other : others) {
-      if (status.ok()) status = other->Barrier(done.list);
-    }
-  }
-  if (status.ok()) status = Result(cl_.clFlush(queue_), "clFlush");
+  if (!status.ok()) return status;
+  status = Move(dest, src, nbytes, overlap, backwards);
+  if (status.ok()) status = Barrier();
+  if (status.ok() && others.empty()) return Result(cl_.clFlush(queue_), "clFlush");
+  if (status.ok()) return Result(cl_.clFinish(queue_), "clFinish after a transfer");
   // What was enqueued before an error must not run beside what comes after it.
-  if (!status.ok() && !lost_) Result(cl_.clFinish(queue_), "clFinish").IgnoreError();
+  if (!lost_) Result(cl_.clFinish(queue_), "clFinish").IgnoreError();
   return status;
 }
 

@@ -64,8 +64,8 @@ class Queue final : public OpenClNative, public std::enable_shared_from_this<Que
   // The root under a buffer of this record, whose bytes lie inside it; else INVALID_ARGUMENT.
   absl::StatusOr<Root> CheckOwned(const OpenClBuf& buf, absl::string_view operation) const;
 
-  // On an out-of-order queue, what is enqueued later waits for all that was before; in any case for `events`.
-  absl::Status Barrier(const std::vector<cl_event>& events = {});
+  // On an out-of-order queue, what is enqueued later waits for all that was before.
+  absl::Status Barrier();
   // Zero-fills fresh memory, or makes the driver provide it.
   absl::Status Prepare(cl_mem mem, std::size_t nbytes, const BufferSpec& spec);
   // Waits for all that was enqueued, and makes what the device wrote to the caller's memory visible there.

@@ -60,7 +60,7 @@ struct OpenClOptions {
 // A record over one OpenCL device (OpenCL 1.2 or later). Beside the contract of Allocator:
 //  - Ordering: every operation follows everything enqueued on the queue before it and precedes everything enqueued
 //    after it, on an out-of-order queue too (by barriers). transfer only enqueues; copyin and copyout are complete on
-//    return. A transfer between two records of one context is ordered with the queues of both.
+//    return, and so is a transfer between the buffers of two records of one context, ordered with the queues of both.
 //  - spec.host and spec.cpu_access: CL_MEM_ALLOC_HOST_PTR. spec.external_ptr: CL_MEM_USE_HOST_PTR over host memory,
 //  whose
 //    device writes are visible at the pointer after synchronize and after free; free waits for pending work.

@@ -1,20 +1,20 @@
 // A layer between the OpenCL loader and the drivers, for tests: counts the calls of each entry point, makes a chosen
 // one fail, and keeps a table of live objects. Loaded by the loader itself (OPENCL_LAYERS=<this library>) before the
-// first OpenCL call of the process; reached by FaultLayer::Load.
+// first OpenCL call of the process; reached by LoadFaultLayer.
 //
-//   FaultLayer layer = FaultLayer::Load();          // sets OPENCL_LAYERS; first thing in main
-//   layer.control().Fail("clCreateBuffer", 2, CL_OUT_OF_RESOURCES);
+//   FaultLayerControl* layer = LoadFaultLayer(path);   // first thing in main
+//   layer->Fail("clCreateBuffer", 2, CL_OUT_OF_RESOURCES);
 //   ...
-//   CHECK(layer.control().live_objects() == 0);
+//   CHECK(layer->live_objects() == 0);
 #ifndef PACKALLOC_TEST_BACKENDS_OPENCL_FAULT_LAYER_FAULT_LAYER_H_
 #define PACKALLOC_TEST_BACKENDS_OPENCL_FAULT_LAYER_FAULT_LAYER_H_
+
+#include <CL/cl.h>
 
 #include <cstddef>
 #include <limits>
 #include <string>
 #include <vector>
-
-#include "CL/cl.h"
 
 namespace packalloc::testing {
 
@@ -38,7 +38,7 @@ class FaultLayerControl {
   // Bytes of buffers that may live at a time; one more byte is CL_MEM_OBJECT_ALLOCATION_FAILURE.
   virtual void set_capacity(std::size_t nbytes) = 0;
 
-  // Contexts, queues, memory objects and events whose references were not all given back.
+  // Contexts, queues and memory objects whose references were not all given back.
   virtual std::size_t live_objects() const = 0;
   virtual std::size_t live_buffers() const = 0;  // of these, memory objects
   virtual std::string Describe() const = 0;      // what is alive, for messages
@@ -49,7 +49,8 @@ class FaultLayerControl {
   virtual void Reset() = 0;
 };
 
-// The layer of this process; FaultLayerPath() is where its library lies. Null where the loader does not support layers.
+// Sets OPENCL_LAYERS to the library at `path` and loads it; null where that fails. A loader without layers never calls
+// it: then no call is counted.
 FaultLayerControl* LoadFaultLayer(const char* path);
 
 }  // namespace packalloc::testing

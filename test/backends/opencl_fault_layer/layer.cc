@@ -23,7 +23,7 @@
 namespace packalloc::testing {
 namespace {
 
-enum class Kind { kContext, kQueue, kMemory, kEvent };
+enum class Kind { kContext, kQueue, kMemory };
 
 class Control final : public FaultLayerControl {
  public:
@@ -201,13 +201,6 @@ struct Wrap<Member> {
     ours.entry_point = &Wrap<&cl_icd_dispatch::entry_point>::Call; \
     TheControl().AddEntryPoint(#entry_point);                      \
   } while (false)
-// The last argument is where the event goes.
-#define WATCH_ENQUEUE(entry_point)                                                                     \
-  WATCH(entry_point);                                                                                  \
-  Wrap<& cl_icd_dispatch::entry_point>::after = [](cl_int code, auto... args) {                        \
-    cl_event* event = LastOf(args...);                                                                 \
-    if (code == CL_SUCCESS && event != nullptr) TheControl().Made(Kind::kEvent, *event, #entry_point); \
-  }
 #define WATCH_MAKE(entry_point, kind) \
   WATCH(entry_point);                 \
   Wrap<& cl_icd_dispatch::entry_point>::after = [](auto made, auto...) { TheControl().Made(kind, made, #entry_point); }
@@ -245,16 +238,14 @@ void WatchAll() {
   WATCH_RETAIN(clRetainMemObject);
   WATCH_RELEASE(clReleaseMemObject);
   WATCH(clGetMemObjectInfo);
-  WATCH_ENQUEUE(clEnqueueReadBuffer);
-  WATCH_ENQUEUE(clEnqueueWriteBuffer);
-  WATCH_ENQUEUE(clEnqueueCopyBuffer);
-  WATCH_ENQUEUE(clEnqueueFillBuffer);
-  WATCH_ENQUEUE(clEnqueueUnmapMemObject);
-  WATCH_ENQUEUE(clEnqueueMigrateMemObjects);
-  WATCH_ENQUEUE(clEnqueueMarkerWithWaitList);
-  WATCH_ENQUEUE(clEnqueueBarrierWithWaitList);
+  WATCH(clEnqueueReadBuffer);
+  WATCH(clEnqueueWriteBuffer);
+  WATCH(clEnqueueCopyBuffer);
+  WATCH(clEnqueueFillBuffer);
+  WATCH(clEnqueueUnmapMemObject);
+  WATCH(clEnqueueMigrateMemObjects);
+  WATCH(clEnqueueBarrierWithWaitList);
   WATCH(clEnqueueMapBuffer);
-  WATCH_RELEASE(clReleaseEvent);
   WATCH(clFlush);
   WATCH(clFinish);
 }
