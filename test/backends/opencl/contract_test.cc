@@ -1,15 +1,16 @@
 // The contract suite on OpenCL: raw, packed, under the cache, and under a cache that keeps nothing.
-#include <cstddef>
-#include <string>
+#include "packalloc/testing/contract.h"
 
 #include <doctest/doctest.h>
+
+#include <cstddef>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "packalloc/allocator.h"
 #include "packalloc/backends/opencl.h"
 #include "packalloc/layers/lru.h"
 #include "packalloc/packed_allocator.h"
-#include "packalloc/testing/contract.h"
 #include "test/backends/opencl/support.h"
 
 namespace packalloc {
