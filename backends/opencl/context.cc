@@ -98,9 +98,9 @@ absl::StatusOr<std::shared_ptr<Context>> Context::Adopt(const Api& cl, cl_contex
 
 bool Context::Add(cl_mem mem, Root root) {
   absl::MutexLock lock(&mu_);
-  const bool external = root.host != nullptr;
+  const bool mapped = root.mapped != nullptr;
   const bool added = roots_.try_emplace(mem, Entry{std::move(root), false, {}}).second;
-  if (added && external) ++external_;
+  if (added && mapped) ++mapped_;
   return added;
 }
 
@@ -116,22 +116,22 @@ std::optional<std::vector<cl_mem>> Context::Remove(cl_mem mem) {
   if (it == roots_.end()) return std::nullopt;
   std::vector<cl_mem> sub_buffers;
   for (const auto& [range, sub_buffer] : it->second.sub_buffers) sub_buffers.push_back(sub_buffer);
-  if (it->second.root.host != nullptr) --external_;
+  if (it->second.root.mapped != nullptr) --mapped_;
   roots_.erase(it);
   return sub_buffers;
 }
 
-std::vector<cl_mem> Context::ListExternal(const Queue* queue) const {
+std::vector<cl_mem> Context::ListMapped(const Queue* queue) const {
   absl::ReaderMutexLock lock(&mu_);
   std::vector<cl_mem> list;
-  if (external_ == 0) return list;
+  if (mapped_ == 0) return list;
   for (const auto& [mem, entry] : roots_) {
-    if (entry.root.host != nullptr && entry.root.owner_id == queue) list.push_back(mem);
+    if (entry.root.mapped != nullptr && entry.root.owner_id == queue) list.push_back(mem);
   }
   return list;
 }
 
-std::optional<Root> Context::ClaimExternal(cl_mem mem, const Queue* queue) {
+std::optional<Root> Context::Claim(cl_mem mem, const Queue* queue) {
   absl::MutexLock lock(&mu_);
   const auto unclaimed = [this, mem] {
     mu_.AssertReaderHeld();
@@ -140,9 +140,16 @@ std::optional<Root> Context::ClaimExternal(cl_mem mem, const Queue* queue) {
   };
   mu_.Await(absl::Condition(&unclaimed));
   const auto it = roots_.find(mem);
-  if (it == roots_.end() || it->second.root.host == nullptr || it->second.root.owner_id != queue) return std::nullopt;
+  if (it == roots_.end() || !it->second.root.host_memory || it->second.root.owner_id != queue) return std::nullopt;
   it->second.claimed = true;
   return it->second.root;
+}
+
+void Context::SetMapped(cl_mem mem, std::byte* mapped) {
+  absl::MutexLock lock(&mu_);
+  Root& root = roots_.at(mem).root;
+  if (root.mapped == nullptr) ++mapped_;
+  root.mapped = mapped;
 }
 
 void Context::Unclaim(cl_mem mem) {

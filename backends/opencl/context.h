@@ -28,7 +28,9 @@ struct Root {
   std::weak_ptr<Queue> owner;  // whose operations on it need no further ordering
   const Queue* owner_id = nullptr;
   std::size_t nbytes = 0;
-  std::byte* host = nullptr;  // the caller's memory under it (external_ptr), or null
+  std::byte* host = nullptr;    // the caller's memory under it (external_ptr), or null
+  bool host_memory = false;     // that, or memory that the driver was asked to make accessible to the CPU
+  std::byte* mapped = nullptr;  // what host_ptr answers; its bytes are made current by each synchronize
 };
 
 class Context {
@@ -51,12 +53,13 @@ class Context {
   // Takes `mem` out and returns its sub-buffers for the caller to release; nullopt where it is not there.
   std::optional<std::vector<cl_mem>> Remove(cl_mem mem);
 
-  // The buffers over callers' memory that belong to `queue`.
-  std::vector<cl_mem> ListExternal(const Queue* queue) const;
+  // Those of `queue` whose bytes the CPU looks at.
+  std::vector<cl_mem> ListMapped(const Queue* queue) const;
+  void SetMapped(cl_mem mem, std::byte* mapped);
   // Waits until nobody else has claimed `mem`, and claims it until Unclaim or Remove: mapping it from two threads at
   // once confuses drivers, and free must not overtake a mapping. Nullopt for what is not one of those buffers (any
   // more).
-  std::optional<Root> ClaimExternal(cl_mem mem, const Queue* queue);
+  std::optional<Root> Claim(cl_mem mem, const Queue* queue);
   void Unclaim(cl_mem mem);
 
   // The sub-buffer of that range made earlier, or null; and `made` (or the one that another thread added meanwhile).
@@ -78,7 +81,7 @@ class Context {
   const std::uint32_t transfer_domain_;
   mutable absl::Mutex mu_;
   absl::flat_hash_map<cl_mem, Entry> roots_ ABSL_GUARDED_BY(mu_);
-  std::size_t external_ ABSL_GUARDED_BY(mu_) = 0;
+  std::size_t mapped_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace packalloc::opencl

@@ -179,23 +179,31 @@ absl::Status Queue::Prepare(cl_mem mem, std::size_t nbytes, const BufferSpec& sp
   return status.ok() ? Barrier() : status;
 }
 
-absl::Status Queue::WriteBack(cl_mem mem, std::size_t nbytes) {
+absl::StatusOr<std::byte*> Queue::MapOnce(cl_mem mem, std::size_t begin, std::size_t nbytes) {
   if (absl::Status status = Barrier(); !status.ok()) return status;
-  absl::Status status = InPieces(nbytes, max_copy_bytes_, [&](std::size_t begin, std::size_t some) {
-    cl_int code = CL_SUCCESS;
-    void* mapped = cl_.clEnqueueMapBuffer(queue_, mem, CL_TRUE, CL_MAP_READ, begin, some, 0, nullptr, nullptr, &code);
-    if (code != CL_SUCCESS) return Result(code, "clEnqueueMapBuffer");
-    return Result(cl_.clEnqueueUnmapMemObject(queue_, mem, mapped, 0, nullptr, nullptr), "clEnqueueUnmapMemObject");
-  });
-  return status.ok() ? Result(cl_.clFinish(queue_), "clFinish after a mapping of external memory") : status;
+  // Mapped for writing, memory of the device's own would get back what the CPU has, which costs and changes nothing.
+  const cl_map_flags flags = device_.shares_host_memory ? CL_MAP_READ | CL_MAP_WRITE : CL_MAP_READ;
+  cl_int code = CL_SUCCESS;
+  void* mapped = cl_.clEnqueueMapBuffer(queue_, mem, CL_TRUE, flags, begin, nbytes, 0, nullptr, nullptr, &code);
+  if (code != CL_SUCCESS) return Result(code, "clEnqueueMapBuffer");
+  absl::Status status =
+      Result(cl_.clEnqueueUnmapMemObject(queue_, mem, mapped, 0, nullptr, nullptr), "clEnqueueUnmapMemObject");
+  if (status.ok()) status = Result(cl_.clFinish(queue_), "clFinish after a mapping");
+  if (!status.ok()) return status;
+  return static_cast<std::byte*>(mapped);
+}
+
+absl::Status Queue::WriteBack(cl_mem mem, std::size_t nbytes) {
+  return InPieces(nbytes, max_copy_bytes_,
+                  [&](std::size_t begin, std::size_t some) { return MapOnce(mem, begin, some).status(); });
 }
 
 absl::Status Queue::Synchronize() {
   if (absl::Status ready = CheckReady(); !ready.ok()) return ready;
   ReleaseKept();
   absl::Status status;
-  for (cl_mem mem : context_->ListExternal(this)) {
-    const std::optional<Root> root = context_->ClaimExternal(mem, this);
+  for (cl_mem mem : context_->ListMapped(this)) {
+    const std::optional<Root> root = context_->Claim(mem, this);
     if (!root.has_value()) continue;  // freed meanwhile
     if (status.ok()) status = WriteBack(mem, root->nbytes);
     context_->Unclaim(mem);

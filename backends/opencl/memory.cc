@@ -65,7 +65,8 @@ absl::StatusOr<OpenClBuf> Queue::Alloc(std::size_t nbytes, const BufferSpec& spe
   cl_mem mem = cl_.clCreateBuffer(context_->handle(), flags, nbytes, host, &code);
   if (code != CL_SUCCESS) return Result(code, absl::StrCat("clCreateBuffer of ", nbytes, " bytes"));
   absl::Status status;
-  if (!context_->Add(mem, Root{weak_from_this(), this, nbytes, host})) {
+  if (!context_->Add(
+          mem, Root{weak_from_this(), this, nbytes, host, host != nullptr || spec.host || spec.cpu_access, host})) {
     ReleaseMem(cl_, mem);
     return absl::InternalError(absl::StrCat(
         name_, ": a new buffer object has the handle of a live one; somebody released a buffer's root once too often"));
@@ -93,7 +94,7 @@ absl::Status Queue::Free(const OpenClBuf& buf, std::size_t nbytes, const BufferS
     return absl::InvalidArgumentError("free with another external_ptr than the buffer was allocated with");
   }
   if (root->host != nullptr && !lost_) {
-    if (!context_->ClaimExternal(buf.root, this)) return FreedMeanwhile("free");
+    if (!context_->Claim(buf.root, this)) return FreedMeanwhile("free");
     absl::Status written = WriteBack(buf.root, nbytes);
     if (!written.ok() && !lost_) {
       context_->Unclaim(buf.root);
@@ -107,21 +108,30 @@ absl::Status Queue::Free(const OpenClBuf& buf, std::size_t nbytes, const BufferS
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::byte*> Queue::HostPtr(const OpenClBuf& buf) const {
+absl::StatusOr<std::byte*> Queue::HostPtr(const OpenClBuf& buf) {
   if (buf.nbytes == 0) return nullptr;
+  if (absl::Status ready = CheckReady(); !ready.ok()) return ready;
   absl::StatusOr<Root> root = CheckOwned(buf, "host_ptr");
   if (!root.ok()) return root.status();
-  if (root->host == nullptr) {
+  if (!root->host_memory) {
     return absl::FailedPreconditionError(absl::StrCat(
-        name_,
-        ": OpenCL gives no lasting pointer to a buffer that is not external_ptr memory; use copyin and copyout"));
+        name_, ": the buffer is not host memory; ask for `host` or `cpu_access`, or use copyin and copyout"));
   }
   if (!device_.shares_host_memory) {
     return absl::FailedPreconditionError(
         absl::StrCat(name_, ": ", device_.name,
-                     " has memory of its own, so the CPU's writes at external_ptr do not reach it; use copyin"));
+                     " has memory of its own, so there is no pointer to it that lasts; use copyin and copyout"));
   }
-  return root->host + buf.offset;
+  if (root->mapped == nullptr) {
+    // The device has no memory of its own, so the buffer's bytes stay where they are first mapped.
+    if (!context_->Claim(buf.root, this)) return FreedMeanwhile("host_ptr");
+    absl::StatusOr<std::byte*> mapped = MapOnce(buf.root, 0, root->nbytes);
+    if (mapped.ok()) context_->SetMapped(buf.root, *mapped);
+    context_->Unclaim(buf.root);
+    if (!mapped.ok()) return mapped.status();
+    root->mapped = *mapped;
+  }
+  return root->mapped + buf.offset;
 }
 
 absl::StatusOr<cl_mem> Queue::SubBuffer(const OpenClBuf& buf) {
@@ -174,7 +184,7 @@ absl::StatusOr<OpenClBuf> Queue::Wrap(cl_mem mem) {
   }
   absl::Status retained = Result(cl_.clRetainMemObject(mem), "clRetainMemObject");
   if (!retained.ok()) return retained;
-  if (!context_->Add(mem, Root{weak_from_this(), this, *nbytes, nullptr})) {
+  if (!context_->Add(mem, Root{weak_from_this(), this, *nbytes, nullptr, false, nullptr})) {
     ReleaseMem(cl_, mem);
     return absl::AlreadyExistsError("Wrap: the buffer object is known already; make views of the buffer that has it");
   }

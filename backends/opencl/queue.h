@@ -45,7 +45,7 @@ class Queue final : public OpenClNative, public std::enable_shared_from_this<Que
   // The record's members (memory.cc).
   absl::StatusOr<OpenClBuf> Alloc(std::size_t nbytes, const BufferSpec& spec);
   absl::Status Free(const OpenClBuf& buf, std::size_t nbytes, const BufferSpec& spec);
-  absl::StatusOr<std::byte*> HostPtr(const OpenClBuf& buf) const;
+  absl::StatusOr<std::byte*> HostPtr(const OpenClBuf& buf);
 
   // The record's members (copy.cc).
   absl::Status CopyIn(const OpenClBuf& dest, absl::Span<const std::byte> src);
@@ -68,7 +68,9 @@ class Queue final : public OpenClNative, public std::enable_shared_from_this<Que
   absl::Status Barrier();
   // Zero-fills fresh memory, or makes the driver provide it.
   absl::Status Prepare(cl_mem mem, std::size_t nbytes, const BufferSpec& spec);
-  // Waits for all that was enqueued, and makes what the device wrote to the caller's memory visible there.
+  // Makes what the device wrote visible to the CPU and the reverse, and tells where the bytes are.
+  absl::StatusOr<std::byte*> MapOnce(cl_mem mem, std::size_t begin, std::size_t nbytes);
+  // Waits for all that was enqueued, and does that for the whole buffer.
   absl::Status WriteBack(cl_mem mem, std::size_t nbytes);
   // Copies as by memmove, without any barrier before or after.
   absl::Status Move(const OpenClBuf& dest, const OpenClBuf& src, std::size_t nbytes, bool overlap, bool backwards);

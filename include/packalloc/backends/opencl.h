@@ -65,8 +65,8 @@ struct OpenClOptions {
 //  whose
 //    device writes are visible at the pointer after synchronize and after free; free waits for pending work.
 //    spec.alignment: up to the device's (traits.min_alignment), else INVALID_ARGUMENT. spec.uncached: INVALID_ARGUMENT.
-//  - host_ptr: of external_ptr memory on a device that shares the host's memory; else FAILED_PRECONDITION, for OpenCL
-//    gives no lasting pointer to other buffers.
+//  - host_ptr: of `host`, `cpu_access` and external_ptr buffers, on a device that shares the host's memory (a CPU, an
+//    integrated GPU); else FAILED_PRECONDITION. synchronize makes the writes of either side visible to the other.
 //  - memory_info is not there: OpenCL cannot tell how much memory is free.
 //  - Errors: RESOURCE_EXHAUSTED for CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES and CL_OUT_OF_HOST_MEMORY,
 //  and

@@ -75,6 +75,7 @@ void Exercise(Outcome& outcome, const Allocator<OpenClBuf>& cl, const Allocator<
       outcome.Note(cl.transfer(*to, *buf, 4096));
       Free(outcome, other, *to, {});
     }
+    if (spec.host) outcome.Note(cl.host_ptr(*buf));
     outcome.Note(cl.synchronize());
     Free(outcome, cl, *buf, spec);
   }

@@ -177,6 +177,29 @@ TEST_CASE("external memory is used in place, sees the device's writes and surviv
   CHECK(cl.free(plain, 64, {}).ok());
 }
 
+TEST_CASE("host memory has a pointer through which CPU and device see each other's writes after synchronize") {
+  const Allocator<OpenClBuf> cl = OpenCl();
+  const BufferSpec spec{.cpu_access = true};
+  const OpenClBuf buf = *cl.alloc(4096, spec);
+  const absl::StatusOr<std::byte*> pointer = cl.host_ptr(*cl.offset(buf, 1000, 96));
+  if (pointer.ok()) {
+    CHECK(*cl.host_ptr(buf) == *pointer - 96);
+    const OpenClBuf source = *cl.alloc(1000, {});
+    REQUIRE(cl.copyin(source, Pattern(1000)).ok());
+    REQUIRE(cl.transfer(*cl.offset(buf, 1000, 96), source, 1000).ok());
+    REQUIRE(cl.synchronize().ok());
+    CHECK(std::equal(*pointer, *pointer + 1000, Pattern(1000).begin()));
+    const std::vector<std::byte> other = Pattern(1000, 77);
+    std::copy(other.begin(), other.end(), *pointer);
+    REQUIRE(cl.synchronize().ok());
+    CHECK(Read(cl, *cl.offset(buf, 1000, 96)) == other);
+    CHECK(cl.free(source, 1000, {}).ok());
+  } else {
+    CHECK(absl::IsFailedPrecondition(pointer.status()));
+  }
+  CHECK(cl.free(buf, 4096, spec).ok());
+}
+
 TEST_CASE("free takes only what alloc of this record gave, once") {
   const Allocator<OpenClBuf> cl = OpenCl();
   const Allocator<OpenClBuf> other = OpenCl();
