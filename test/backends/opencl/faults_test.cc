@@ -55,6 +55,11 @@ void Free(Outcome& outcome, const Allocator<OpenClBuf>& cl, const OpenClBuf& buf
   CHECK_MESSAGE(again.ok(), again.ToString());
 }
 
+// The caller's own release may be the call that fails.
+void GiveBack(cl_mem mem) {
+  if (clReleaseMemObject(mem) != CL_SUCCESS) clReleaseMemObject(mem);
+}
+
 // Every operation of a record, on whatever of `cl` still works.
 void Exercise(Outcome& outcome, const Allocator<OpenClBuf>& cl, const Allocator<OpenClBuf>& other) {
   const auto native = Find<OpenClNative>(cl);
@@ -69,7 +74,7 @@ void Exercise(Outcome& outcome, const Allocator<OpenClBuf>& cl, const Allocator<
     std::vector<std::byte> read(4096);
     outcome.Note(cl.copyout(absl::MakeSpan(read), *buf));
     const absl::StatusOr<cl_mem> sub = native->SubBuffer(*cl.offset(*buf, 100, cl.traits.min_alignment));
-    if (outcome.Note(sub)) clReleaseMemObject(*sub);
+    if (outcome.Note(sub)) GiveBack(*sub);
     const absl::StatusOr<OpenClBuf> to = other.alloc(4096, {});
     if (outcome.Note(to)) {
       outcome.Note(cl.transfer(*to, *buf, 4096));
@@ -94,7 +99,7 @@ absl::Status Scenario(const OwnQueue& own) {
     if (mine != nullptr) {
       const absl::StatusOr<OpenClBuf> wrapped = native->Wrap(mine);
       if (outcome.Note(wrapped)) Free(outcome, *cl, *wrapped, {});
-      if (clReleaseMemObject(mine) != CL_SUCCESS) clReleaseMemObject(mine);
+      GiveBack(mine);
     }
   }
   const absl::StatusOr<Allocator<OpenClBuf>> in_context = OpenClAllocator({.context = own.context()});
