@@ -36,7 +36,7 @@ double ParallelSeconds(const std::vector<std::function<void()>>& workers) {
     });
   }
   wait_for_all();
-  return Seconds([&threads] {
+  return WallSeconds([&threads] {
     for (std::thread& thread : threads) thread.join();
   });
 }

@@ -5,9 +5,12 @@
 #ifndef PACKALLOC_BENCH_MEASURE_H_
 #define PACKALLOC_BENCH_MEASURE_H_
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace packalloc::bench {
@@ -18,9 +21,22 @@ inline double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Seconds that `work` takes.
+// Seconds that this thread computes for during `work`: waiting for a processor that others have does not count.
 template <typename Work>
 double Seconds(Work&& work) {
+  const auto now = [] {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double start = now();
+  work();
+  return now() - start;
+}
+
+// Seconds that pass during `work`, for what several threads do at a time.
+template <typename Work>
+double WallSeconds(Work&& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
