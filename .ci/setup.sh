@@ -1,7 +1,7 @@
 # Sourced by ./demo, ./check and .ci/run, from the project's folder: installs what is missing, configures, builds, tests.
 # Every step is quick when there is nothing to do, and ends the program with one sentence when it fails.
 
-required_packages=(meson ninja-build g++ pkg-config libabsl-dev libcli11-dev nlohmann-json3-dev doctest-dev)
+required_packages=(meson ninja-build g++ pkg-config libabsl-dev libcli11-dev nlohmann-json3-dev zlib1g-dev doctest-dev)
 # Without these the build leaves a part out and says so.
 optional_packages=(libbenchmark-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd oclgrind liburing-dev python3-venv)
 cuda_wheel='nvidia-cuda-runtime==13.0.*'  # holds cuda.h, for where no toolkit is installed

@@ -16,6 +16,7 @@ using Command = std::function<absl::StatusOr<std::string>()>;
 
 void AddDevicesCommand(CLI::App& app, Command& chosen);
 void AddReplayCommand(CLI::App& app, Command& chosen);
+void AddLoadCommand(CLI::App& app, Command& chosen);
 
 // Indented, with a line's end. Bytes that are no UTF-8 (a driver's own name) are replaced.
 inline std::string Text(const nlohmann::ordered_json& json) {

@@ -1,4 +1,4 @@
-// The command `packalloc`: see what devices there are, and try them on recorded traces.
+// The command `packalloc`: see what devices there are, try them on recorded traces, load models onto them.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -44,12 +44,15 @@ void HoldStandardStreams() {
 
 int Main(int argc, char** argv) {
   HoldStandardStreams();
-  CLI::App app("Device memory of any backend: what there is, and how a cache does on recorded traces.", "packalloc");
+  CLI::App app(
+      "Device memory of any backend: what there is, how a cache does on recorded traces, how fast a model loads.",
+      "packalloc");
   app.set_version_flag("--version", PACKALLOC_VERSION);
   app.require_subcommand(1);
   Command chosen;
   AddDevicesCommand(app, chosen);
   AddReplayCommand(app, chosen);
+  AddLoadCommand(app, chosen);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -3,10 +3,12 @@
 //
 //   Progress progress("replay CPU+lru");
 //   progress.Show(0.25);
+//   progress.Show(done, total);      // bytes: with their rate and the time left
 #ifndef PACKALLOC_TOOLS_PROGRESS_H_
 #define PACKALLOC_TOOLS_PROGRESS_H_
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 namespace packalloc {
@@ -21,12 +23,18 @@ class Progress {
 
   // `part` of the work is done, 0 to 1. Cheap to call often.
   void Show(double part);
+  // `done` of `total` bytes.
+  void Show(std::uint64_t done, std::uint64_t total);
 
  private:
   using Clock = std::chrono::steady_clock;
+  bool Due(Clock::time_point now);
+  void Draw(double part, const std::string& note);
+
   std::string label_;
   bool terminal_;
   bool shown_ = false;
+  Clock::time_point start_;
   Clock::time_point next_;
 };
 
