@@ -29,14 +29,6 @@ bool AllJoined(const Capture& capture) {
   return true;
 }
 
-void EndCapture(Driver& driver, const CapturePtr& capture) {
-  for (const auto& [stream, clock] : capture->members) stream->capture = nullptr;
-  for (const auto& [handle, event] : driver.events.all()) {
-    if (event->capture == capture) event->capture = nullptr;
-  }
-  driver.captures.erase(std::find(driver.captures.begin(), driver.captures.end(), capture));
-}
-
 CUstreamCaptureStatus Status(const Stream& stream) {
   if (stream.capture == nullptr) return CU_STREAM_CAPTURE_STATUS_NONE;
   return stream.capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;

@@ -32,10 +32,11 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
     StreamPtr stream;
     CUresult code = FindStream(call, handle, StreamUse::kAnyContext, &stream);
     if (code != CUDA_SUCCESS) return code;
-    if (stream->capture != nullptr) {
-      Invalidate(call, stream->capture, CUDA_SUCCESS, "a stream is destroyed that is capturing");
+    if (CapturePtr capture = stream->capture; capture != nullptr) {
+      Invalidate(call, capture, CUDA_SUCCESS, "a stream is destroyed that is capturing");
+      if (capture->origin == stream) EndCapture(call.driver, capture);
     }
-    stream->destroyed = true;
+    stream->Retire();
     call.driver.streams.Remove(handle);
     return CUDA_SUCCESS;
   });

@@ -9,6 +9,14 @@ CUresult Invalidate(Call& call, const CapturePtr& capture, CUresult code, const 
   return call.Wrong(FAKE_CUDA_CAPTURE, code, what + "; the capture is invalidated");
 }
 
+void EndCapture(Driver& driver, const CapturePtr& capture) {
+  for (const auto& [stream, clock] : capture->members) stream->capture = nullptr;
+  for (const auto& [handle, event] : driver.events.all()) {
+    if (event->capture == capture) event->capture = nullptr;
+  }
+  driver.captures.erase(std::find(driver.captures.begin(), driver.captures.end(), capture));
+}
+
 CUresult CheckUnsafe(Call& call) {
   const Thread& thread = call.driver.ThisThread();
   if (thread.capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;

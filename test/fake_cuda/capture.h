@@ -8,6 +8,8 @@ namespace fake_cuda {
 
 // A violation, and the end of the capture's hopes: cuStreamEndCapture will answer "invalidated". Returns `code`.
 CUresult Invalidate(Call& call, const CapturePtr& capture, CUresult code, const std::string& what);
+// Ends a capture: its streams and events are ordinary ones again.
+void EndCapture(Driver& driver, const CapturePtr& capture);
 // For the calls that CUDA calls unsafe during a capture: forbidden if the calling thread captures (unless relaxed), or
 // another one does in global mode.
 CUresult CheckUnsafe(Call& call);

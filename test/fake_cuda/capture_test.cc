@@ -243,3 +243,12 @@ TEST_CASE("the identity of a capture") {
     OK(cuStreamDestroy_v2(stream));
   });
 }
+
+TEST_CASE("a capture whose stream is destroyed is lost, and in nobody's way") {
+  Expect(FAKE_CUDA_CAPTURE, 1, [] {
+    CUstream stream = NewStream();
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuStreamDestroy_v2(stream));
+    Alloc();
+  });
+}

@@ -1,6 +1,6 @@
 #include "test/fake_cuda/context.h"
 
-#include "test/fake_cuda/pool.h"
+#include "test/fake_cuda/capture.h"
 #include "test/fake_cuda/work.h"
 
 namespace fake_cuda {
@@ -36,6 +36,9 @@ void EndContext(Call& call, const std::shared_ptr<Context>& context) {
   }
   for (CUstream stream : streams) {
     leak(Format("stream %p that was never destroyed", static_cast<void*>(stream)));
+    StreamPtr ended = driver.streams.Find(stream);
+    if (ended->capture != nullptr) EndCapture(driver, ended->capture);
+    ended->Retire();
     driver.streams.Remove(stream);
   }
   std::vector<CUevent> events;
@@ -46,8 +49,15 @@ void EndContext(Call& call, const std::shared_ptr<Context>& context) {
     leak(Format("event %p that was never destroyed", static_cast<void*>(event)));
     driver.events.Remove(event);
   }
-  context->destroyed = true;
+  RetireDefaultStreams(*context);
   driver.contexts.Remove(context->handle);
+}
+
+void RetireDefaultStreams(Context& context) {
+  if (context.legacy != nullptr) context.legacy->Retire();
+  context.legacy = nullptr;
+  for (auto& [thread, stream] : context.per_thread) stream->Retire();
+  context.per_thread.clear();
 }
 
 }  // namespace fake_cuda

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "test/fake_cuda/capture.h"
+#include "test/fake_cuda/context.h"
 #include "test/fake_cuda/work.h"
 
 namespace fake_cuda {
@@ -171,7 +172,10 @@ void Driver::Reset() {
   process = 0;
   ++epoch;
   unfinished.clear();
+  for (const CapturePtr& capture : captures) capture->members.clear();
   captures.clear();
+  for (const auto& [handle, stream] : streams.all()) stream->Retire();
+  for (const auto& [handle, context] : contexts.all()) RetireDefaultStreams(*context);
   memories.EndAll();
   pinned = 0;
   for (int device = 0; device < kMaxDevices; ++device) {

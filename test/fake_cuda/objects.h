@@ -28,7 +28,6 @@ struct Context {
   int device = 0;
   bool primary = false;
   unsigned retains = 1;
-  bool destroyed = false;
   CUresult dead = CUDA_SUCCESS;    // what every call answers after a fatal error
   std::set<const Context*> peers;  // whose memory this context may use
   std::shared_ptr<Stream> legacy;
@@ -129,10 +128,15 @@ struct Stream {
   std::shared_ptr<Context> context;
   bool blocking = true;  // takes part in the legacy stream's order
   bool legacy = false;
-  bool destroyed = false;
   OpPtr last;
   std::shared_ptr<Capture> capture;  // where it is capturing
   OpPtr asked;                       // the operation that cuStreamQuery answered "not ready" for
+
+  // Breaks the circles through what it points to; nothing is enqueued on it any more.
+  void Retire() {
+    last = asked = nullptr;
+    capture = nullptr;
+  }
 };
 using StreamPtr = std::shared_ptr<Stream>;
 
