@@ -73,7 +73,7 @@ absl::StatusOr<std::string> CanonicalTarget(const std::string& target) {
 
 }  // namespace
 
-Backend OpenclBackend() {
+Backend OpenClBackend() {
   Backend backend;
   backend.name = "CL";
   backend.open = OpenByName;

@@ -180,6 +180,10 @@ absl::StatusOr<PackedAllocator> Open(std::string_view name) {
 absl::StatusOr<PackedAllocator> Open(std::string_view name, std::any options) {
   absl::StatusOr<Resolved> what = Resolve(name);
   if (!what.ok()) return what.status();
+  // Options may say which device where the name does not ("CL" with a queue), so the target goes as it was written.
+  if (absl::StatusOr<DeviceName> written = ParseDeviceName(absl::string_view(name.data(), name.size())); written.ok()) {
+    what->name.target = std::move(written->target);
+  }
   absl::StatusOr<PackedAllocator> device = OpenBackend(*what, std::move(options));
   if (!device.ok()) return device;
   return Layered(*device, what->name, LayersOfEnvironment());

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "packalloc/allocator.h"
@@ -39,19 +40,34 @@ TEST_CASE("OpenCL keeps the contract, raw") {
   OnEachDevice([](const auto& open) { testing::RunContract(open, Options()); });
 }
 
+template <typename Open>
+absl::StatusOr<PackedAllocator> PackedOf(const Open& open) {
+  absl::StatusOr<Allocator<OpenClBuf>> record = open();
+  if (!record.ok()) return record.status();
+  return Pack(*std::move(record));
+}
+
 TEST_CASE("OpenCL keeps the contract, packed") {
-  OnEachDevice([](const auto& open) {
-    testing::RunContract(
-        [&open]() -> absl::StatusOr<PackedAllocator> {
-          absl::StatusOr<Allocator<OpenClBuf>> record = open();
-          if (!record.ok()) return record.status();
-          return Pack(*std::move(record));
-        },
-        Options());
-  });
+  OnEachDevice([](const auto& open) { testing::RunContract([&open] { return PackedOf(open); }, Options()); });
+}
+
+TEST_CASE("OpenCL keeps the contract under the cache, and under one that keeps nothing") {
+  for (const std::size_t max_bytes : {LruOptions().max_bytes, std::size_t{0}}) {
+    CAPTURE(max_bytes);
+    OnEachDevice([max_bytes](const auto& open) {
+      testing::RunContract(
+          [&open, max_bytes]() -> absl::StatusOr<PackedAllocator> {
+            absl::StatusOr<PackedAllocator> packed = PackedOf(open);
+            if (!packed.ok()) return packed.status();
+            return Lru(*packed, {.max_bytes = max_bytes});
+          },
+          Options());
+    });
+  }
 }
 
 TEST_CASE("OpenCL keeps the contract on a caller's out-of-order queue") {
+  if (!testing::HasOutOfOrderQueues()) return;
   const testing::OwnQueue own(CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
   testing::RunContract([&own] { return OpenClAllocator({.queue = own.queue()}); }, Options());
 }

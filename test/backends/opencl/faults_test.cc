@@ -18,7 +18,7 @@
 #include "test/backends/opencl_fault_layer/fault_layer.h"
 
 namespace packalloc::internal {
-Backend OpenclBackend();
+Backend OpenClBackend();
 }
 
 namespace packalloc {
@@ -89,7 +89,7 @@ void Exercise(Outcome& outcome, const Allocator<OpenClBuf>& cl, const Allocator<
 // Opens records in every way there is, and exercises them.
 absl::Status Scenario(const OwnQueue& own) {
   Outcome outcome;
-  internal::OpenclBackend().devices();
+  internal::OpenClBackend().devices();
   const absl::StatusOr<Allocator<OpenClBuf>> cl = OpenClAllocator({.max_copy_bytes = 1500});
   const absl::StatusOr<Allocator<OpenClBuf>> other = OpenClAllocator();
   if (outcome.Note(cl) && outcome.Note(other)) {
@@ -125,7 +125,7 @@ TEST_CASE("each entry point fails at each of its calls") {
       const bool failed = layer->failures() > 0;
       // Refused releases wait for the next call; one is enough.
       layer->Reset();
-      internal::OpenclBackend().devices();
+      internal::OpenClBackend().devices();
       CHECK_MESSAGE(OpenCl().synchronize().ok(), "after the failure the device works");
       CHECK_MESSAGE(layer->live_objects() == live_before, layer->Describe());
       if (!failed) {

@@ -15,10 +15,11 @@
 #include "packalloc/backend.h"
 #include "packalloc/backends/opencl.h"
 #include "packalloc/packed_allocator.h"
+#include "packalloc/registry.h"
 #include "test/backends/opencl/support.h"
 
 namespace packalloc::internal {
-Backend OpenclBackend();
+Backend OpenClBackend();
 }
 
 namespace packalloc {
@@ -37,7 +38,7 @@ cl_uint References(cl_command_queue queue) {
 }
 
 TEST_CASE("devices are named by index and by a part of their name") {
-  const Backend backend = internal::OpenclBackend();
+  const Backend backend = internal::OpenClBackend();
   const std::vector<DeviceInfo> devices = backend.devices();
   REQUIRE(!devices.empty());
   for (std::size_t i = 0; i < devices.size(); ++i) {
@@ -123,12 +124,15 @@ TEST_CASE("the caller's queue is adopted, retained, and given back with the last
   }
 }
 
-TEST_CASE("the registry's open takes the caller's queue") {
-  const OwnQueue own;
-  const absl::StatusOr<PackedAllocator> opened =
-      internal::OpenclBackend().open({.target = "", .options = OpenClOptions{.queue = own.queue()}});
+TEST_CASE("Open takes the caller's queue, on whatever device it is, and holds it against the device named") {
+  const std::string last = OpenClAllocator({.device = "1"}).ok() ? "1" : "0";
+  const OwnQueue own(0, /*own_context=*/true, last);
+  const absl::StatusOr<PackedAllocator> opened = Open("CL", OpenClOptions{.queue = own.queue()});
   REQUIRE(opened.ok());
   CHECK(Find<OpenClNative>(*opened)->queue() == own.queue());
+  CHECK(opened->name() == "CL:" + last);
+  CHECK(Find<OpenClNative>(*Open("CL:" + last + "+lru", OpenClOptions{.queue = own.queue()}))->queue() == own.queue());
+  if (last == "1") CHECK(absl::IsInvalidArgument(Open("CL:0", OpenClOptions{.queue = own.queue()}).status()));
 }
 
 TEST_CASE("a kernel reads a view by root and offset, and by its sub-buffer") {
@@ -193,7 +197,7 @@ TEST_CASE("a forked child gets an error at once, and its destructors stay silent
         absl::IsFailedPrecondition(cl->free(buf, 4096, {})) &&
         absl::IsFailedPrecondition(Find<OpenClNative>(*cl)->SubBuffer(buf).status()) &&
         absl::IsFailedPrecondition(OpenClAllocator().status()) &&
-        !internal::OpenclBackend().devices().front().available && cl->offset(buf, 8, 8).ok();
+        !internal::OpenClBackend().devices().front().available && cl->offset(buf, 8, 8).ok();
     cl.reset();
     _exit(good ? 0 : 1);
   }

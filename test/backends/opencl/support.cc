@@ -44,10 +44,8 @@ std::optional<std::string> Gate::Device() {
     const absl::StatusOr<Allocator<OpenClBuf>> record = OpenClAllocator({.device = std::to_string(i)});
     if (!record.ok()) break;
     const auto native = Find<OpenClNative>(*record);
-    char platform[256] = {};
-    clGetPlatformInfo(native->platform(), CL_PLATFORM_NAME, sizeof platform - 1, platform, nullptr);
     const std::string name = DeviceName(native->device());
-    if (name.rfind("basic", 0) != 0 && std::string(platform) != "Oclgrind") return std::to_string(i);
+    if (name.rfind("basic", 0) != 0 && !IsOclgrind(native->device())) return std::to_string(i);
   }
   MESSAGE("left out: no device here goes on while the host holds a user event back");
   return std::nullopt;
@@ -94,6 +92,16 @@ OwnQueue::~OwnQueue() {
   clReleaseContext(context_);
 }
 
+bool HasOutOfOrderQueues() {
+  cl_command_queue_properties properties = 0;
+  const Allocator<OpenClBuf> record = OpenCl();
+  clGetDeviceInfo(Find<OpenClNative>(record)->device(), CL_DEVICE_QUEUE_PROPERTIES, sizeof properties, &properties,
+                  nullptr);
+  if ((properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) != 0) return true;
+  MESSAGE("left out: the device has no out-of-order queues");
+  return false;
+}
+
 Allocator<OpenClBuf> OpenCl(const OpenClOptions& options) {
   absl::StatusOr<Allocator<OpenClBuf>> record = OpenClAllocator(options);
   REQUIRE_MESSAGE(record.ok(), std::string(record.status().message()));
@@ -118,5 +126,7 @@ std::string DeviceName(cl_device_id device) {
   clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof name - 1, name, nullptr);
   return name;
 }
+
+bool IsOclgrind(cl_device_id device) { return DeviceName(device) == "Oclgrind Simulator"; }
 
 }  // namespace packalloc::testing

@@ -78,6 +78,9 @@ class OwnQueue {
   cl_command_queue queue_ = nullptr;
 };
 
+// Whether the first device has out-of-order queues; where not, says so.
+bool HasOutOfOrderQueues();
+
 // The record, or a failed test that says why there is none.
 Allocator<OpenClBuf> OpenCl(const OpenClOptions& options = {});
 
@@ -85,6 +88,8 @@ Allocator<OpenClBuf> OpenCl(const OpenClOptions& options = {});
 std::vector<std::byte> Pattern(std::size_t nbytes, unsigned seed = 0);
 std::vector<std::byte> Read(const Allocator<OpenClBuf>& record, const OpenClBuf& buf);
 std::string DeviceName(cl_device_id device);
+// Oclgrind interprets each instruction, and is not made for several threads.
+bool IsOclgrind(cl_device_id device);
 
 }  // namespace packalloc::testing
 
