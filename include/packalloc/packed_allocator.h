@@ -213,7 +213,11 @@ class AnyBuf {
     other.owner_ = 0;  // an empty box is nobody's: the check of the owner finds it
   }
   void CopyRaw(const AnyBuf& other) noexcept {
-    for (std::size_t i = 0; i < sizeof storage_; i += sizeof(std::uint64_t)) CopyWord(storage_ + i, other.storage_ + i);
+    static_assert(sizeof storage_ == 4 * sizeof(std::uint64_t));
+    CopyWord(storage_, other.storage_);
+    CopyWord(storage_ + 8, other.storage_ + 8);
+    CopyWord(storage_ + 16, other.storage_ + 16);
+    CopyWord(storage_ + 24, other.storage_ + 24);
     CopyFields(other);
   }
   // One word through a general register. Handles are mostly written as 8-byte words; read back at once by the 16-byte

@@ -43,12 +43,14 @@ struct BufferKey {
 class BufferTable {
  public:
   struct Cached {
+    template <typename B>
+    Cached(B&& b, Priority p) : buf(std::forward<B>(b)), priority(p) {}
     AnyBuf buf;
     Priority priority;
   };
-  class Slot {
+  class alignas(64) Slot {
    public:
-    bool empty() const { return first_ == buffers_.size(); }
+    bool empty() const { return count_ == 0; }
     bool has_room() const { return buffers_.size() < buffers_.capacity(); }
     AnyBuf& newest() { return buffers_.back().buf; }
     std::uint64_t last_used() const { return last_used_; }
@@ -60,7 +62,8 @@ class BufferTable {
     bool in_order_ = false;
     double weight_ = 0;
     std::uint64_t last_used_ = 0;
-    std::size_t first_ = 0;  // buffers_[0, first_) were evicted
+    std::uint32_t count_ = 0;
+    std::uint32_t first_ = 0;  // buffers_[0, first_) were evicted
     std::vector<Cached> buffers_;
   };
 
@@ -68,7 +71,7 @@ class BufferTable {
 
   // The slot of `key`, or null. Valid until the next FindOrAdd or Clear.
   Slot* Find(const BufferKey& key) {
-    if (slots_.empty()) return nullptr;
+    if (mask_ == 0) return nullptr;
     Slot& slot = slots_[Probe(key)];
     return slot.nbytes_ == 0 ? nullptr : &slot;
   }
@@ -93,7 +96,8 @@ class BufferTable {
   template <typename B>
   void Push(Slot& slot, B&& buf, std::uint64_t stamp) {
     const Priority priority = order_.PriorityOf(slot.weight_, stamp);
-    slot.buffers_.push_back({std::forward<B>(buf), priority});
+    slot.buffers_.emplace_back(std::forward<B>(buf), priority);
+    ++slot.count_;
     slot.last_used_ = stamp;
     if (!slot.in_order_) [[unlikely]]
       Enqueue(slot, priority);
@@ -103,10 +107,8 @@ class BufferTable {
   void DropNewest(Slot& slot, std::uint64_t stamp) {
     slot.buffers_.pop_back();
     slot.last_used_ = stamp;
-    if (slot.first_ != 0 && slot.empty()) [[unlikely]] {
-      slot.buffers_.clear();
-      slot.first_ = 0;
-    }
+    if (--slot.count_ == 0 && slot.first_ != 0) [[unlikely]]
+      DropEvicted(slot);
   }
 
   // The priority of what PopLowest would take, or nullopt when the table has no buffers.
@@ -124,10 +126,7 @@ class BufferTable {
   Evicted PopLowest() {
     Slot& slot = slots_[LowestCandidate()->key];
     Evicted out{KeyOf(slot), std::move(slot.buffers_[slot.first_++].buf)};
-    if (slot.empty()) {
-      slot.buffers_.clear();
-      slot.first_ = 0;
-    }
+    if (--slot.count_ == 0) DropEvicted(slot);
     return out;
   }
 
@@ -137,6 +136,7 @@ class BufferTable {
   // Gives back the memory of the table itself. It has no buffers.
   void Clear() {
     slots_ = {};
+    mask_ = 0;
     keys_ = 0;
     order_.Clear();
   }
@@ -154,9 +154,8 @@ class BufferTable {
 
   // The slot that has `key`, or the vacant one where it would go.
   std::size_t Probe(const BufferKey& key) const {
-    const std::size_t mask = slots_.size() - 1;
-    std::uint64_t hash = (std::uint64_t{key.nbytes} ^ (std::uint64_t{key.spec} << 48)) * 0x9E3779B97F4A7C15U;
-    for (std::size_t i = (hash >> 32) & mask;; i = (i + 1) & mask) {
+    const std::uint64_t hash = (std::uint64_t{key.nbytes} ^ (std::uint64_t{key.spec} << 48)) * 0x9E3779B97F4A7C15U;
+    for (std::size_t i = hash >> shift_;; i = (i + 1) & mask_) {
       const Slot& slot = slots_[i];
       if ((slot.nbytes_ == key.nbytes && slot.spec_ == key.spec) || slot.nbytes_ == 0) return i;
     }
@@ -165,11 +164,15 @@ class BufferTable {
   void MakeRoom(Slot& slot) {
     if (slot.has_room()) return;
     if (slot.first_ * 2 > slot.buffers_.size()) {
-      slot.buffers_.erase(slot.buffers_.begin(), slot.buffers_.begin() + static_cast<std::ptrdiff_t>(slot.first_));
-      slot.first_ = 0;
+      DropEvicted(slot);
     } else {
       slot.buffers_.reserve(slot.buffers_.size() * 2 + 1);
     }
+  }
+
+  static void DropEvicted(Slot& slot) {
+    slot.buffers_.erase(slot.buffers_.begin(), slot.buffers_.begin() + static_cast<std::ptrdiff_t>(slot.first_));
+    slot.first_ = 0;
   }
 
   void Enqueue(Slot& slot, Priority priority) {
@@ -193,6 +196,8 @@ class BufferTable {
     std::vector<Slot> old(std::max(kFewestSlots, std::bit_ceil((live + 1) * 2)));
     order_.Reserve(old.size());
     old.swap(slots_);
+    mask_ = slots_.size() - 1;
+    shift_ = 64 - std::countr_zero(slots_.size());
     keys_ = live;
     order_.Clear();
     for (Slot& slot : old) {
@@ -204,6 +209,8 @@ class BufferTable {
   }
 
   std::vector<Slot> slots_;
+  std::size_t mask_ = 0;  // slots_.size() - 1; 0 where there are none
+  int shift_ = 0;         // leaves as many of a hash's upper bits as the mask has
   std::size_t keys_ = 0;
   EvictionOrder order_;
 };

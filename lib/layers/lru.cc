@@ -1,6 +1,5 @@
 #include "packalloc/layers/lru.h"
 
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,20 +33,8 @@ absl::StatusOr<AnyRecord> LruLayer(AnyRecord inner, const LruOptions& options) {
     return absl::InvalidArgumentError(
         "Lru over Fallback: the cache would serve the fallback's memory for ever; give each of the two its own cache");
   }
-  AnyRecord layered = inner;
-  const std::shared_ptr<LruCache> cache = LruCache::Make(std::move(inner), options, EnvFlag("LRU", true));
-  if (options.check_frees.value_or(kDebugBuild)) {
-    layered.alloc = [cache](std::size_t nbytes, const BufferSpec& spec) { return cache->CheckedAlloc(nbytes, spec); };
-    layered.free = [cache](const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
-      return cache->CheckedFree(buf, nbytes, spec);
-    };
-  } else {
-    layered.alloc = [cache](std::size_t nbytes, const BufferSpec& spec) { return cache->Alloc(nbytes, spec); };
-    layered.free = [cache](const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
-      return cache->Free(buf, nbytes, spec);
-    };
-  }
-  layered.controls.Add<LruControl>(cache);
+  AnyRecord layered = LruCache::Over(std::move(inner), options, /*keep=*/EnvFlag("LRU", true),
+                                     /*check=*/options.check_frees.value_or(kDebugBuild));
   MarkLayer(layered, "lru");
   return layered;
 }

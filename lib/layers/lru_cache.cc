@@ -72,7 +72,7 @@ class LruCache::AllLocked {
     if (found == nullptr) return std::nullopt;
     std::optional<AnyBuf> taken(std::move(found->newest()));
     from->table.DropNewest(*found, ++clock_);
-    from->Took(key);
+    from->Count(key, -1);
     cached_ -= static_cast<std::int64_t>(key.nbytes);
     ++home_->hits;
     return taken;
@@ -86,7 +86,7 @@ class LruCache::AllLocked {
     } catch (const std::bad_alloc&) {
       return false;
     }
-    home_->Kept(key);
+    home_->Count(key, 1);
     cached_ += static_cast<std::int64_t>(key.nbytes);
     return true;
   }
@@ -103,7 +103,7 @@ class LruCache::AllLocked {
       priority = mine;
     }
     BufferTable::Evicted evicted = lowest->table.PopLowest();
-    lowest->Took(evicted.key);
+    lowest->Count(evicted.key, -1);
     cached_ -= static_cast<std::int64_t>(evicted.key.nbytes);
     rank_ = std::max(rank_, priority->rank);
     AddHeld(evicted.key.nbytes, evicted.key.host(), -1);
@@ -163,22 +163,82 @@ struct LruCache::Released {
   absl::Status first_failure;
 };
 
-void LruCache::Shard::Took(const BufferKey& key) {
-  cached_bytes -= static_cast<std::int64_t>(key.nbytes);
-  --cached_buffers;
-  if (key.host()) pinned_cached_bytes -= static_cast<std::int64_t>(key.nbytes);
+inline LruCache::Shard& LruCache::Home() { return shards_[ThreadNumber() % kShards]; }
+
+inline std::uint64_t LruCache::Tick(Shard& shard) {
+  const std::uint64_t shared = shared_clock_.load(std::memory_order_relaxed);
+  shard.clock = std::max(shard.clock, shared) + 1;
+  if (shard.clock - shared >= kClockStep) [[unlikely]]
+    shared_clock_.store(shard.clock, std::memory_order_relaxed);
+  return shard.clock;
 }
 
-void LruCache::Shard::Kept(const BufferKey& key) {
-  cached_bytes += static_cast<std::int64_t>(key.nbytes);
-  ++cached_buffers;
-  if (key.host()) pinned_cached_bytes += static_cast<std::int64_t>(key.nbytes);
+[[gnu::always_inline]] inline absl::StatusOr<AnyBuf> LruCache::Alloc(std::size_t nbytes, const BufferSpec& spec) {
+  // 0 - 1 wraps: one comparison finds zero and too many.
+  if (nbytes - 1 >= max_alloc_bytes_ || spec.alignment != 0 || PassesThrough(spec)) [[unlikely]]
+    return AllocUncommon(nbytes, spec);
+  const std::size_t class_bytes = classes_.Of(nbytes);
+  if (class_bytes == 0) [[unlikely]]
+    return AllocUncommon(nbytes, spec);
+  const BufferKey key(class_bytes, spec);
+  Shard& home = Home();
+  {
+    std::lock_guard lock(home.lock);
+    BufferTable::Slot* slot = home.table.Find(key);
+    if (slot != nullptr && !slot->empty() && home.cached_bytes - static_cast<std::int64_t>(key.nbytes) >= home.floor)
+        [[likely]] {
+      home.Count(key, -1);
+      ++home.hits;
+      // Drops the slot's entry once the result, which is made where the caller wants it, has taken the handle.
+      struct Drop {
+        Shard& home;
+        BufferTable::Slot& slot;
+        ~Drop() { home.table.DropNewest(slot, home.clock); }
+      } drop{home, *slot};
+      return absl::StatusOr<AnyBuf>(absl::in_place, std::move(slot->newest()));
+    }
+  }
+  return AllocSlow(key, spec);
 }
 
-std::shared_ptr<LruCache> LruCache::Make(AnyRecord inner, const LruOptions& options, bool keep) {
-  std::shared_ptr<LruCache> cache(new LruCache(std::move(inner), options, keep));
+[[gnu::always_inline]] inline absl::Status LruCache::Free(const AnyBuf& buf, std::size_t nbytes,
+                                                          const BufferSpec& spec) {
+  if (nbytes == 0 || PassesThrough(spec)) [[unlikely]]
+    return FreeInner(buf, nbytes, spec, /*eviction=*/false);
+  const BufferKey key(classes_.Of(nbytes), spec);
+  if (buf.copies_as_bytes()) [[likely]] {
+    Shard& home = Home();
+    std::lock_guard lock(home.lock);
+    if (home.cached_bytes + static_cast<std::int64_t>(key.nbytes) <= home.ceiling) [[likely]] {
+      BufferTable::Slot* slot = home.table.Find(key);
+      if (slot != nullptr && slot->has_room()) [[likely]] {
+        home.table.Push(*slot, buf, Tick(home));
+        home.Count(key, 1);
+        return absl::OkStatus();
+      }
+    }
+  }
+  return FreeSlow(buf, key, spec);
+}
+
+// Here and not in lru.cc, so that Alloc and Free are part of what the record calls.
+AnyRecord LruCache::Over(AnyRecord record, const LruOptions& options, bool keep, bool check) {
+  AnyRecord layered = record;
+  std::shared_ptr<LruCache> cache(new LruCache(std::move(record), options, keep));
   cache->group_->Join(cache);
-  return cache;
+  if (check) {
+    layered.alloc = [cache](std::size_t nbytes, const BufferSpec& spec) { return cache->CheckedAlloc(nbytes, spec); };
+    layered.free = [cache](const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
+      return cache->CheckedFree(buf, nbytes, spec);
+    };
+  } else {
+    layered.alloc = [cache](std::size_t nbytes, const BufferSpec& spec) { return cache->Alloc(nbytes, spec); };
+    layered.free = [cache](const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
+      return cache->Free(buf, nbytes, spec);
+    };
+  }
+  layered.controls.Add<LruControl>(std::move(cache));
+  return layered;
 }
 
 LruCache::LruCache(AnyRecord inner, const LruOptions& options, bool keep)
@@ -197,44 +257,6 @@ LruCache::~LruCache() {
   EndForkGuard(this);
 }
 
-LruCache::Shard& LruCache::Home() { return shards_[ThreadNumber() % kShards]; }
-
-std::uint64_t LruCache::Tick(Shard& shard) {
-  const std::uint64_t shared = shared_clock_.load(std::memory_order_relaxed);
-  shard.clock = std::max(shard.clock, shared) + 1;
-  if (shard.clock - shared >= kClockStep) [[unlikely]]
-    shared_clock_.store(shard.clock, std::memory_order_relaxed);
-  return shard.clock;
-}
-
-absl::StatusOr<AnyBuf> LruCache::Alloc(std::size_t nbytes, const BufferSpec& spec) {
-  // 0 - 1 wraps: one comparison finds zero and too many.
-  if (nbytes - 1 >= max_alloc_bytes_ || spec.alignment != 0 || PassesThrough(spec)) [[unlikely]]
-    return AllocUncommon(nbytes, spec);
-  const std::optional<std::size_t> class_bytes = classes_.Of(nbytes);
-  if (!class_bytes) [[unlikely]]
-    return AllocUncommon(nbytes, spec);
-  const BufferKey key(*class_bytes, spec);
-  Shard& home = Home();
-  {
-    std::lock_guard lock(home.lock);
-    BufferTable::Slot* slot = home.table.Find(key);
-    if (slot != nullptr && !slot->empty() && home.cached_bytes - static_cast<std::int64_t>(key.nbytes) >= home.floor)
-        [[likely]] {
-      home.Took(key);
-      ++home.hits;
-      // Drops the slot's entry once the result, which is made where the caller wants it, has taken the handle.
-      struct Drop {
-        Shard& home;
-        BufferTable::Slot& slot;
-        ~Drop() { home.table.DropNewest(slot, home.clock); }
-      } drop{home, *slot};
-      return absl::StatusOr<AnyBuf>(absl::in_place, std::move(slot->newest()));
-    }
-  }
-  return AllocSlow(key, spec);
-}
-
 absl::StatusOr<AnyBuf> LruCache::AllocUncommon(std::size_t nbytes, const BufferSpec& spec) {
   if (absl::Status valid = ValidateSpec(spec); !valid.ok()) return valid;
   if (nbytes > kMostBytes) {
@@ -247,12 +269,12 @@ absl::StatusOr<AnyBuf> LruCache::AllocUncommon(std::size_t nbytes, const BufferS
   }
   if (nbytes == 0 || spec.external_ptr.has_value()) return inner_.alloc(nbytes, spec);
   if (PassesThrough(spec)) return AllocInner(nbytes, spec, nullptr);
-  const std::optional<std::size_t> class_bytes = classes_.Of(nbytes);
-  if (!class_bytes) {
+  const std::size_t class_bytes = classes_.Of(nbytes);
+  if (class_bytes == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("alloc of ", nbytes, " bytes: its size class does not fit an address"));
   }
-  return AllocSlow(BufferKey(*class_bytes, spec), spec);
+  return AllocSlow(BufferKey(class_bytes, spec), spec);
 }
 
 absl::StatusOr<AnyBuf> LruCache::AllocSlow(const BufferKey& key, const BufferSpec& spec) {
@@ -297,25 +319,6 @@ absl::StatusOr<AnyBuf> LruCache::AllocAfterReclaim(std::size_t nbytes, const Buf
   return absl::ResourceExhaustedError(absl::StrCat(inner_.traits.name, ": alloc of ", nbytes, " bytes failed with ",
                                                    now.in_use_bytes, " bytes in use and ", now.cached_bytes,
                                                    " cached: ", exhausted.message()));
-}
-
-absl::Status LruCache::Free(const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
-  if (nbytes == 0 || PassesThrough(spec)) [[unlikely]]
-    return FreeInner(buf, nbytes, spec, /*eviction=*/false);
-  const BufferKey key(classes_.Of(nbytes).value_or(nbytes), spec);
-  if (buf.copies_as_bytes()) [[likely]] {
-    Shard& home = Home();
-    std::lock_guard lock(home.lock);
-    if (home.cached_bytes + static_cast<std::int64_t>(key.nbytes) <= home.ceiling) [[likely]] {
-      BufferTable::Slot* slot = home.table.Find(key);
-      if (slot != nullptr && slot->has_room()) [[likely]] {
-        home.table.Push(*slot, buf, Tick(home));
-        home.Kept(key);
-        return absl::OkStatus();
-      }
-    }
-  }
-  return FreeSlow(buf, key, spec);
 }
 
 absl::Status LruCache::FreeSlow(const AnyBuf& buf, const BufferKey& key, const BufferSpec& spec) {
@@ -436,10 +439,11 @@ LruStats LruCache::stats() const {
   auto& self = const_cast<LruCache&>(*this);  // taking the locks changes nothing that can be seen
   const AllLocked all(self, nullptr);
   LruStats s;
+  std::int64_t cached_buffers = 0;
   std::int64_t cached_pinned = 0;
   for (const Shard& shard : shards_) {
     s.hits += shard.hits;
-    s.cached_buffers += shard.cached_buffers;
+    cached_buffers += shard.cached_buffers;
     cached_pinned += shard.pinned_cached_bytes;
   }
   s.misses = misses_;
@@ -448,7 +452,8 @@ LruStats LruCache::stats() const {
   s.failed_frees = failed_frees_.load(std::memory_order_relaxed);
   s.cached_bytes = static_cast<std::size_t>(all.cached());
   s.in_use_bytes = static_cast<std::size_t>(held_bytes_ - all.cached());
-  s.in_use_buffers = static_cast<std::size_t>(held_buffers_) - s.cached_buffers;
+  s.cached_buffers = static_cast<std::size_t>(cached_buffers);
+  s.in_use_buffers = static_cast<std::size_t>(held_buffers_ - cached_buffers);
   s.pinned_cached_bytes = static_cast<std::size_t>(cached_pinned);
   s.pinned_in_use_bytes = static_cast<std::size_t>(pinned_held_bytes_ - cached_pinned);
   s.peak_in_use_bytes = static_cast<std::size_t>(peak_in_use_);

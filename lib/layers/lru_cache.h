@@ -31,8 +31,9 @@ namespace packalloc {
 
 class LruCache : public LruControl, public ReclaimGroup::Member, private ForkGuarded {
  public:
-  // `keep` false: nothing is kept (LRU=0). The options are valid.
-  static std::shared_ptr<LruCache> Make(AnyRecord inner, const LruOptions& options, bool keep);
+  // `record` with a new cache between its alloc and free and those of the result. `keep` false: it keeps nothing
+  // (LRU=0). `check`: LruOptions::check_frees. The options are valid.
+  static AnyRecord Over(AnyRecord record, const LruOptions& options, bool keep, bool check);
   ~LruCache() override;
   LruCache(const LruCache&) = delete;
   LruCache& operator=(const LruCache&) = delete;
@@ -52,8 +53,13 @@ class LruCache : public LruControl, public ReclaimGroup::Member, private ForkGua
   static constexpr std::size_t kShards = 16;
 
   struct alignas(128) Shard {
-    void Took(const BufferKey& key);
-    void Kept(const BufferKey& key);
+    // `sign` 1: a buffer of the key was kept; -1: one was taken out.
+    void Count(const BufferKey& key, int sign) {
+      cached_bytes += sign * static_cast<std::int64_t>(key.nbytes);
+      cached_buffers += sign;
+      if (key.host()) [[unlikely]]
+        pinned_cached_bytes += sign * static_cast<std::int64_t>(key.nbytes);
+    }
 
     ShardLock lock;
     bool used = false;  // guarded by mutex_ as well
@@ -62,7 +68,7 @@ class LruCache : public LruControl, public ReclaimGroup::Member, private ForkGua
     std::int64_t ceiling = 0;
     std::uint64_t clock = 0;  // the stamp of the last use
     std::uint64_t hits = 0;
-    std::size_t cached_buffers = 0;
+    std::int64_t cached_buffers = 0;
     std::int64_t pinned_cached_bytes = 0;
     BufferTable table{EvictionPolicy::kLru};
   };

@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <optional>
-
-#include "lib/checked_math.h"
 
 namespace packalloc {
 
@@ -21,12 +18,15 @@ class SizeClasses {
     for (double part = 1; part > max_waste && shift_ < kBits; part /= 2) ++shift_;
   }
 
-  // The class of `nbytes`, which is not 0. Nothing where the rounding overflows.
-  std::optional<std::size_t> Of(std::size_t nbytes) const {
+  // The class of `nbytes`, which is not 0; 0 where the rounding overflows. (Not an optional: written as 8 bytes and one
+  // and read back as 16, that stalls the hot path.)
+  std::size_t Of(std::size_t nbytes) const {
     if (exact_) return nbytes;
-    const std::size_t part = shift_ < kBits ? std::bit_floor(nbytes) >> shift_ : 0;
-    const std::optional<std::size_t> rounded = RoundUp(nbytes, std::max(part, kSmallestStep));
-    return rounded && *rounded > max_class_ ? nbytes : rounded;
+    const std::size_t step = std::max(shift_ < kBits ? std::bit_floor(nbytes) >> shift_ : 0, kSmallestStep);
+    std::size_t rounded = 0;
+    if (__builtin_add_overflow(nbytes, step - 1, &rounded)) return 0;
+    rounded &= ~(step - 1);
+    return rounded > max_class_ ? nbytes : rounded;
   }
 
  private:
