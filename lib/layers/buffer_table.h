@@ -154,7 +154,9 @@ class BufferTable {
 
   // The slot that has `key`, or the vacant one where it would go.
   std::size_t Probe(const BufferKey& key) const {
-    const std::uint64_t hash = (std::uint64_t{key.nbytes} ^ (std::uint64_t{key.spec} << 48)) * 0x9E3779B97F4A7C15U;
+    // Two rounds: after one, sizes that are multiples of 1024 lie in few places.
+    std::uint64_t hash = (std::uint64_t{key.nbytes} ^ (std::uint64_t{key.spec} << 48)) * 0x9E3779B97F4A7C15U;
+    hash = (hash ^ (hash >> 29)) * 0xBF58476D1CE4E5B9U;
     for (std::size_t i = hash >> shift_;; i = (i + 1) & mask_) {
       const Slot& slot = slots_[i];
       if ((slot.nbytes_ == key.nbytes && slot.spec_ == key.spec) || slot.nbytes_ == 0) return i;
