@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "lib/checks.h"
 
 namespace packalloc {
 namespace {
@@ -258,11 +259,7 @@ LruCache::~LruCache() {
 }
 
 absl::StatusOr<AnyBuf> LruCache::AllocUncommon(std::size_t nbytes, const BufferSpec& spec) {
-  if (absl::Status valid = ValidateSpec(spec); !valid.ok()) return valid;
-  if (nbytes > kMostBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("alloc of ", nbytes, " bytes: no object is larger than ", kMostBytes, " bytes"));
-  }
+  if (absl::Status valid = CheckRequest(inner_.traits.name, nbytes, spec); !valid.ok()) return valid;
   if (nbytes > max_alloc_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat("alloc of ", nbytes, " bytes: the largest single allocation of ",
                                                      inner_.traits.name, " is ", max_alloc_bytes_, " bytes"));
