@@ -16,7 +16,9 @@ extern "C" CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdev
 namespace {
 
 // The worker may be reading the byte: a data race on purpose, which ThreadSanitizer is not to find here.
-[[gnu::no_sanitize("thread")]] void Spoil(unsigned char* byte) { *byte = static_cast<unsigned char>(*byte ^ 1); }
+__attribute__((no_sanitize("thread"))) void Spoil(unsigned char* byte) {
+  *byte = static_cast<unsigned char>(*byte ^ 1);
+}
 
 unsigned char* MapPages(size_t nbytes) {
   void* pages = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -186,7 +188,7 @@ TEST_CASE("double free of everything that can be freed") {
   Expect(FAKE_CUDA_DOUBLE_FREE, 1, [] {
     CUmemPoolProps properties = {};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;  // device 0
     CUmemoryPool pool = nullptr;
     OK(cuMemPoolCreate(&pool, &properties));
     OK(cuMemPoolDestroy(pool));
