@@ -205,7 +205,7 @@ absl::Status CudaRecord::Free(const CudaBuf& buf, std::size_t nbytes, const Buff
     return absl::InvalidArgumentError(absl::StrCat(name(), ": free of a buffer that another record allocated (",
                                                    buf.stream_id, ", this is ", id_, ")"));
   }
-  if (spec.external_ptr.has_value()) return absl::OkStatus();
+  if (spec.external_ptr.has_value()) return LetGo();
 
   const Block block = BlockOf(buf);
   absl::Status done = [&]() -> absl::Status {
@@ -225,6 +225,17 @@ absl::Status CudaRecord::Free(const CudaBuf& buf, std::size_t nbytes, const Buff
   if (!done.ok() && !(context_->MemoryIsGone())) return done;
   Forget(buf, block);
   return absl::OkStatus();
+}
+
+// Once this returns, external memory is its owner's alone.
+absl::Status CudaRecord::LetGo() {
+  absl::Status done = [&]() -> absl::Status {
+    const ScopedContext scope(*context_);
+    if (!scope.status().ok()) return scope.status();
+    absl::Status allowed = NotCapturing("free of external memory, which waits for the work on it,");
+    return allowed.ok() ? Drain() : allowed;
+  }();
+  return context_->MemoryIsGone() ? absl::OkStatus() : done;
 }
 
 CudaRecord::Block CudaRecord::BlockOf(const CudaBuf& buf) const {

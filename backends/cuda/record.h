@@ -86,6 +86,7 @@ class CudaRecord final : public CudaNative {
   absl::StatusOr<CudaBuf> Wrap(std::size_t nbytes, const BufferSpec& spec);
   absl::StatusOr<Block> NewBlock(CudaMemory kind, std::size_t nbytes, const BufferSpec& spec);
   absl::StatusOr<Block> NewPooledBlock(std::size_t nbytes);
+  absl::Status LetGo();
   absl::Status ReleaseBlock(const Block& block);
   void ReleaseDeferred();
   Block BlockOf(const CudaBuf& buf) const;

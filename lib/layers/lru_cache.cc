@@ -412,6 +412,14 @@ std::size_t LruCache::Reclaim(std::size_t nbytes) noexcept {
 }
 
 absl::Status LruCache::Trim(std::size_t keep_bytes) {
+  if (inner_.synchronize) {
+    try {
+      // What forbids waiting (a stream that is captured into a graph) forbids giving back too: all stays cached.
+      absl::Status waited = inner_.synchronize();
+      if (waited.code() == absl::StatusCode::kFailedPrecondition) return waited;
+    } catch (...) {  // NOLINT(bugprone-empty-catch): side work
+    }
+  }
   const auto keep = static_cast<std::int64_t>(std::min(keep_bytes, kMostBytes));
   const std::size_t most = stats().cached_buffers;  // so that threads that go on freeing do not keep it here for ever
   const Released released =

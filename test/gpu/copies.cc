@@ -100,9 +100,8 @@ void Pinning(const Settings& settings, Results& results) {
     if (!results.Ok(device, "open")) return;
     absl::StatusOr<packalloc::CudaBuf> buf = (*device)->alloc(nbytes, {});
     if (!results.Ok(buf, "alloc")) return;
-    const double rate = Rate(settings, nbytes, [&] {
-      return (*device)->copyin(*buf, in).ok() && (*device)->synchronize().ok();
-    });
+    const double rate =
+        Rate(settings, nbytes, [&] { return (*device)->copyin(*buf, in).ok() && (*device)->synchronize().ok(); });
     const packalloc::CudaStats stats = device->stats();
     results.Check(stats.staging_is_pinned == pinned, "CudaStats::staging_is_pinned is not what was asked for");
     std::printf("| copyin, %s | %.2f |\n",

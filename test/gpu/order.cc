@@ -80,7 +80,8 @@ void StreamOrder(const Settings& settings, Results& results) {
     results.Check(out == wanted, "a kernel on a view touched other words");
   }
   results.Ok(device->free(*a, kBytes, {}), "free");
-  std::printf("20 rounds of copyin, kernel, transfer, copyin, kernel, copyout, each kernel about a millisecond late.\n");
+  std::printf(
+      "20 rounds of copyin, kernel, transfer, copyin, kernel, copyout, each kernel about a millisecond late.\n");
   lab->kernel.Unload(device);
 }
 
@@ -113,8 +114,7 @@ void GraphCapture(const Settings& settings, Results& results) {
   results.Check(driver.Call(lab->extra.end_capture, device.stream(), &graph) == CUDA_SUCCESS && graph != nullptr,
                 "cuStreamEndCapture: the capture was broken");
   CUgraphExec executable = nullptr;
-  if (graph != nullptr &&
-      driver.Call(lab->extra.instantiate, &executable, graph, 0ULL) == CUDA_SUCCESS) {
+  if (graph != nullptr && driver.Call(lab->extra.instantiate, &executable, graph, 0ULL) == CUDA_SUCCESS) {
     for (std::uint32_t round = 1; round <= 10; ++round) {
       results.Check(driver.Call(lab->extra.launch_graph, executable, device.stream()) == CUDA_SUCCESS, "cuGraphLaunch");
       results.Ok(device->copyout(AsBytes(words), *b), "copyout");

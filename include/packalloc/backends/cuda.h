@@ -53,14 +53,14 @@ enum class CudaAllocation {
 };
 
 struct CudaOptions {
-  int device = 0;                      // its number, as the driver counts (CUDA_VISIBLE_DEVICES applies)
-  CUctx_st* context = nullptr;         // the caller's, of `device`, alive as long as the record; null: the primary one
-  std::optional<CUstream_st*> stream;  // the caller's, of that context, as long; null is the legacy default stream;
-                                       // unset: the record makes one (which the legacy default stream orders with)
+  int device = 0;               // its number, as the driver counts (CUDA_VISIBLE_DEVICES applies)
+  CUctx_st* context = nullptr;  // the caller's, of `device`, alive as long as the record; null: the primary one
+  std::optional<CUstream_st*> stream{};  // the caller's, of that context, as long; null is the legacy default stream;
+                                         // unset: the record makes one (which the legacy default stream orders with)
   CudaAllocation allocation = CudaAllocation::kDriver;
   // Bytes that the default pool keeps instead of giving them back at each synchronisation; for kStreamOrdered. It is a
   // setting of the device for the whole process, so unset leaves it alone.
-  std::optional<std::uint64_t> pool_release_threshold;
+  std::optional<std::uint64_t> pool_release_threshold{};
   // copyin goes through a ring of page-locked slots, each made when first needed. false: straight from the caller's
   // memory, waiting for each copy.
   bool pinned_staging = true;
@@ -98,7 +98,8 @@ class CudaNative {
 //    context stays as it was.
 //  - While the stream is captured into a graph, transfer (inside one record, where it needs no other memory) is
 //    captured. copyin, copyout, synchronize and whatever needs memory of the driver are FAILED_PRECONDITION, and leave
-//    the capture whole. free then succeeds and is put off until the first call after the capture.
+//    the capture whole. free then succeeds and is put off until the first call after the capture (of external
+//    memory, which nobody may put off for its owner, it is FAILED_PRECONDITION).
 //  - Spec: `host` pinned (with `uncached` write-combined), `cpu_access` managed (`uncached` with it is refused),
 //    external_ptr an address of this device or a page-locked one with `host`; alignment any power of two.
 //  - Codes beside the contract's: DATA_LOSS once the context is lost (an illegal address, a trap, an ECC error, ...):

@@ -72,7 +72,8 @@ class LruControl {
   virtual LruStats stats() const = 0;
   // Releases buffers, in the policy's order, until at most `keep_bytes` are cached. OK, or the code of the first
   // release that failed, with the number of those that did; what failed is not tried again, and everything else is
-  // released all the same. What other threads free meanwhile may remain.
+  // released all the same. What other threads free meanwhile may remain. FAILED_PRECONDITION where synchronize of the
+  // inner record is (CUDA, while its stream is captured into a graph): nothing was released.
   virtual absl::Status Trim(std::size_t keep_bytes) = 0;
   // Trim(0), and gives back the memory of the tables too.
   virtual absl::Status Clear() = 0;
