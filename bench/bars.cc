@@ -6,7 +6,8 @@ namespace packalloc::bench {
 
 std::vector<Bar> Bars() {
   return {
-      PackedOverRecord(), LruHitOverMalloc(), LruTwoThreadScaling(), CpuFirstTouchOverMalloc(), CpuCopyOverMemcpy(),
+      PackedOverRecord(),        LruHitOverMalloc(),  LruTwoThreadScaling(),
+      CpuFirstTouchOverMalloc(), CpuCopyOverMemcpy(), OpenClCopyOverMemcpy(),
   };
 }
 

@@ -32,6 +32,7 @@ Bar LruHitOverMalloc();
 Bar LruTwoThreadScaling();
 Bar CpuFirstTouchOverMalloc();
 Bar CpuCopyOverMemcpy();
+Bar OpenClCopyOverMemcpy();
 
 }  // namespace packalloc::bench
 
