@@ -51,3 +51,15 @@ stage_tsan() (
   "${fixed[@]}" true 2>/dev/null || fixed=()
   test_in build-tsan --timeout-multiplier 5 --wrapper="${fixed[*]}"
 )
+
+# What is installed is enough to build on: headers, library, pkg-config file.
+stage_install() (
+  local target library_dir
+  target=$(mktemp -d)
+  trap 'rm -rf "$target"' EXIT
+  meson install -C build --no-rebuild --quiet --destdir "$target" || exit
+  library_dir=$(dirname "$(find "$target" -name packalloc.pc)")
+  export PKG_CONFIG_PATH=$library_dir PKG_CONFIG_SYSROOT_DIR=
+  g++ -std=c++20 examples/ten_lines.cc -o "$target/ten_lines" \
+    $(pkg-config --define-variable=prefix="$target/usr/local" --static --cflags --libs packalloc) && "$target/ten_lines"
+)
