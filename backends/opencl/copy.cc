@@ -186,8 +186,10 @@ absl::StatusOr<std::byte*> Queue::MapOnce(cl_mem mem, std::size_t begin, std::si
   cl_int code = CL_SUCCESS;
   void* mapped = cl_.clEnqueueMapBuffer(queue_, mem, CL_TRUE, flags, begin, nbytes, 0, nullptr, nullptr, &code);
   if (code != CL_SUCCESS) return Result(code, "clEnqueueMapBuffer");
-  absl::Status status =
-      Result(cl_.clEnqueueUnmapMemObject(queue_, mem, mapped, 0, nullptr, nullptr), "clEnqueueUnmapMemObject");
+  code = cl_.clEnqueueUnmapMemObject(queue_, mem, mapped, 0, nullptr, nullptr);
+  // Tried once more, or the driver would keep the mapping as long as it lives; the caller hears of the first error.
+  if (code != CL_SUCCESS) cl_.clEnqueueUnmapMemObject(queue_, mem, mapped, 0, nullptr, nullptr);
+  absl::Status status = Result(code, "clEnqueueUnmapMemObject");
   if (status.ok()) status = Result(cl_.clFinish(queue_), "clFinish after a mapping");
   if (!status.ok()) return status;
   return static_cast<std::byte*>(mapped);
