@@ -17,7 +17,7 @@ struct Result {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-Result Run(const std::string& mode, const Environment& environment) {
+Result Run(const std::vector<std::string>& command, const Environment& environment) {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   const pid_t child = fork();
@@ -28,7 +28,10 @@ Result Run(const std::string& mode, const Environment& environment) {
     close(ends[1]);
     setenv("PACKALLOC_LIBCUDA", FAKE_CUDA_LIBRARY, 1);
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
-    execl(CUDA_CHILD, CUDA_CHILD, mode.c_str(), nullptr);
+    std::vector<char*> arguments;
+    for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    execv(arguments[0], arguments.data());
     _exit(127);
   }
   close(ends[1]);
@@ -42,6 +45,10 @@ Result Run(const std::string& mode, const Environment& environment) {
   REQUIRE(waitpid(child, &status, 0) == child);
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
   return result;
+}
+
+Result Run(const std::string& mode, const Environment& environment) {
+  return Run(std::vector<std::string>{CUDA_CHILD, mode}, environment);
 }
 
 // Unavailable with a reason that holds `part`, when listed and when opened; the CPU works.
@@ -116,3 +123,24 @@ TEST_CASE("a forked child gets an error from every member, makes no driver call,
     CHECK(result.output.empty());
   }
 }
+
+#ifdef PACKALLOC_COMMAND
+TEST_CASE("packalloc devices lists CUDA, and replay runs on it under a cache") {
+  const Environment strict{{"FAKE_CUDA_DEVICES", "2"}, {"FAKE_CUDA_EXIT_ON_VIOLATION", "66"}};
+  const Result devices = Run({PACKALLOC_COMMAND, "devices"}, strict);
+  INFO(devices.output);
+  CHECK(devices.status == 0);
+  CHECK(devices.output.find("CUDA:0") != std::string::npos);
+  CHECK(devices.output.find("CUDA:1") != std::string::npos);
+  for (const char* schedule : {"lazy", "eager", "worker"}) {
+    Environment environment = strict;
+    environment.emplace_back("FAKE_CUDA_SCHEDULE", schedule);
+    const Result replay = Run({PACKALLOC_COMMAND, "replay", std::string(PACKALLOC_TRACES) + "/mnist_train.csv",
+                               "--device", "CUDA+lru", "--json"},
+                              environment);
+    INFO(replay.output);
+    CHECK(replay.status == 0);
+    CHECK(replay.output.find("\"hits\":") != std::string::npos);
+  }
+}
+#endif
