@@ -17,7 +17,7 @@ struct Result {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-Result Run(const std::vector<std::string>& command, const Environment& environment) {
+Result RunCommand(const std::vector<std::string>& command, const Environment& environment) {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   const pid_t child = fork();
@@ -48,7 +48,7 @@ Result Run(const std::vector<std::string>& command, const Environment& environme
 }
 
 Result Run(const std::string& mode, const Environment& environment) {
-  return Run(std::vector<std::string>{CUDA_CHILD, mode}, environment);
+  return RunCommand({CUDA_CHILD, mode}, environment);
 }
 
 // Unavailable with a reason that holds `part`, when listed and when opened; the CPU works.
@@ -127,7 +127,7 @@ TEST_CASE("a forked child gets an error from every member, makes no driver call,
 #ifdef PACKALLOC_COMMAND
 TEST_CASE("packalloc devices lists CUDA, and replay runs on it under a cache") {
   const Environment strict{{"FAKE_CUDA_DEVICES", "2"}, {"FAKE_CUDA_EXIT_ON_VIOLATION", "66"}};
-  const Result devices = Run({PACKALLOC_COMMAND, "devices"}, strict);
+  const Result devices = RunCommand({PACKALLOC_COMMAND, "devices"}, strict);
   INFO(devices.output);
   CHECK(devices.status == 0);
   CHECK(devices.output.find("CUDA:0") != std::string::npos);
@@ -135,9 +135,9 @@ TEST_CASE("packalloc devices lists CUDA, and replay runs on it under a cache") {
   for (const char* schedule : {"lazy", "eager", "worker"}) {
     Environment environment = strict;
     environment.emplace_back("FAKE_CUDA_SCHEDULE", schedule);
-    const Result replay = Run({PACKALLOC_COMMAND, "replay", std::string(PACKALLOC_TRACES) + "/mnist_train.csv",
-                               "--device", "CUDA+lru", "--json"},
-                              environment);
+    const Result replay = RunCommand({PACKALLOC_COMMAND, "replay", std::string(PACKALLOC_TRACES) + "/mnist_train.csv",
+                                      "--device", "CUDA+lru", "--json"},
+                                     environment);
     INFO(replay.output);
     CHECK(replay.status == 0);
     CHECK(replay.output.find("\"hits\":") != std::string::npos);
