@@ -152,8 +152,9 @@ TEST_CASE("exhausted while another thread is releasing: waits for it") {
   // The cache is empty and the memory not yet back.
   std::atomic<int> tries{0};
   s.fake->on_alloc = [&] {
-    if (++tries == 1) go_on.set_value();
-    return absl::OkStatus();
+    if (++tries > 1) return absl::OkStatus();
+    go_on.set_value();
+    return absl::ResourceExhaustedError("not back yet");
   };
   const absl::StatusOr<AnyBuf> b = s.device.alloc(800);
   CHECK(b.ok());
