@@ -6,8 +6,8 @@ namespace packalloc::bench {
 
 std::vector<Bar> Bars() {
   return {
-      PackedOverRecord(),        LruHitOverMalloc(),  LruTwoThreadScaling(),
-      CpuFirstTouchOverMalloc(), CpuCopyOverMemcpy(), OpenClCopyOverMemcpy(),
+      PackedOverRecord(),  LruHitOverMalloc(),     LruTwoThreadScaling(),    CpuFirstTouchOverMalloc(),
+      CpuCopyOverMemcpy(), OpenClCopyOverMemcpy(), TensorPoolEmptyOverLru(),
   };
 }
 

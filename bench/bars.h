@@ -33,6 +33,7 @@ Bar LruTwoThreadScaling();
 Bar CpuFirstTouchOverMalloc();
 Bar CpuCopyOverMemcpy();
 Bar OpenClCopyOverMemcpy();
+Bar TensorPoolEmptyOverLru();
 
 }  // namespace packalloc::bench
 
