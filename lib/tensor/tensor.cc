@@ -59,27 +59,25 @@ absl::Status BeyondCapacity(const Tensor& tensor, std::size_t byte_offset, std::
 
 }  // namespace
 
+// In one go: zeroing all of it first takes longer than everything else here.
+Tensor::Tensor(Key, absl::Span<const std::int64_t> shape, DataType dtype, DlDevice device, SubByte sub_byte,
+               std::size_t nbytes)
+    : fields_{.nbytes = nbytes, .ndim = shape.size(), .device = device, .dtype = dtype, .sub_byte = sub_byte} {
+  if (shape.size() <= fields_.shape.size()) {
+    for (std::size_t i = 0; i < shape.size(); ++i) fields_.shape[i] = shape[i];
+  } else {
+    const std::shared_ptr<std::int64_t[]> copy(new std::int64_t[shape.size()]);
+    std::copy(shape.begin(), shape.end(), copy.get());
+    long_shape_ = copy;
+  }
+}
+
 absl::StatusOr<Tensor> Tensor::Describe(absl::Span<const std::int64_t> shape, DataType dtype, DlDevice device,
                                         SubByte sub_byte) {
-  absl::StatusOr<Tensor> tensor(absl::in_place);
   const std::size_t nbytes = TryTensorBytes(shape, dtype, sub_byte);
-  if (nbytes == kNoTensorBytes) [[unlikely]] {
-    tensor = TensorBytes(shape, dtype, sub_byte).status();
-    return tensor;
-  }
-  tensor->fields_.nbytes = nbytes;
-  tensor->fields_.ndim = shape.size();
-  if (shape.size() <= tensor->fields_.shape.size()) {
-    std::copy(shape.begin(), shape.end(), tensor->fields_.shape.begin());
-  } else {
-    const std::shared_ptr<std::int64_t[]> long_shape(new std::int64_t[shape.size()]);
-    std::copy(shape.begin(), shape.end(), long_shape.get());
-    tensor->long_shape_ = long_shape;
-  }
-  tensor->fields_.device = device;
-  tensor->fields_.dtype = dtype;
-  tensor->fields_.sub_byte = sub_byte;
-  return tensor;
+  if (nbytes == kNoTensorBytes) [[unlikely]]
+    return TensorBytes(shape, dtype, sub_byte).status();
+  return absl::StatusOr<Tensor>(absl::in_place, Key(), shape, dtype, device, sub_byte, nbytes);
 }
 
 absl::StatusOr<Tensor> Tensor::Over(const Buffer& buffer, absl::Span<const std::int64_t> shape, DataType dtype,

@@ -72,8 +72,16 @@ struct TensorOverOptions {
 // bytes, and what returns a status says FAILED_PRECONDITION. Thread-safe as a shared_ptr is; copies to and from one
 // memory are the caller's to order.
 class Tensor {
+  class Key {
+    friend class Tensor;
+    Key() {}  // NOLINT(modernize-use-equals-default): an aggregate would be anybody's
+  };
+
  public:
   Tensor() = default;
+  // Of the library's own: no memory yet.
+  Tensor(Key, absl::Span<const std::int64_t> shape, DataType dtype, DlDevice device, SubByte sub_byte,
+         std::size_t nbytes);
   Tensor(const Tensor&) = default;
   Tensor(Tensor&& other) noexcept
       : backing_(std::move(other.backing_)),
