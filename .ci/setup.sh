@@ -3,8 +3,10 @@
 
 required_packages=(meson ninja-build g++ pkg-config libabsl-dev libcli11-dev nlohmann-json3-dev zlib1g-dev doctest-dev)
 # Without these the build leaves a part out and says so.
-optional_packages=(libbenchmark-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd oclgrind liburing-dev python3-venv)
+optional_packages=(libbenchmark-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd oclgrind liburing-dev python3-venv
+  libdlpack-dev python3-torch)
 cuda_wheel='nvidia-cuda-runtime==13.0.*'  # holds cuda.h, for where no toolkit is installed
+numpy_wheel='numpy>=2.1'                   # versioned DLPack, which Debian's has not
 untried=build/.optional-missing           # what could not be had last time, so that the next run does not wait for it
 
 say() { printf -- '-- %s\n' "$*"; }
@@ -81,10 +83,20 @@ install_cuda_header() {
   .venv/bin/pip install --quiet --no-deps --retries 1 --timeout 30 "$cuda_wheel" || true
 }
 
-# What the machine lacks of the optional parts: packages, and cuda.h.
+has_numpy() { compgen -G '.venv/lib/python3*/site-packages/numpy' >/dev/null; }
+
+install_numpy() {
+  command -v python3 >/dev/null || return 0
+  say "downloading $numpy_wheel into .venv"
+  [[ -x .venv/bin/pip ]] || python3 -m venv .venv >/dev/null 2>&1 || return 0
+  .venv/bin/pip install --quiet --retries 1 --timeout 30 "$numpy_wheel" || true
+}
+
+# What the machine lacks of the optional parts: packages, cuda.h, and NumPy for the tests of the Python package.
 missing_optional() {
   missing_packages "${optional_packages[@]}"
   [[ -n "$(cuda_include_dir)" ]] || printf 'cuda.h\n'
+  has_numpy || printf 'numpy\n'
 }
 
 set_up() {
@@ -103,6 +115,7 @@ set_up() {
   mapfile -t missing < <(missing_packages "${optional_packages[@]}")
   ((${#missing[@]} == 0)) || install_optional "${missing[@]}"
   [[ -n "$(cuda_include_dir)" ]] || install_cuda_header
+  has_numpy || install_numpy
   newly_installed=1
   still_missing=$(missing_optional)
   [[ -z $still_missing ]] || say "not to be had, and left out: ${still_missing//$'\n'/ }"

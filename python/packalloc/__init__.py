@@ -80,20 +80,24 @@ _WHOLE_NAMES = {
 }
 
 
+def _code_and_bits(name):
+    if name in _WHOLE_NAMES:
+        return _WHOLE_NAMES[name]
+    parts = re.fullmatch(r"([a-z]+)(\d+)", name)
+    if parts is None or parts[1] not in _CODES or int(parts[2]) > 255:
+        return None
+    return _CODES[parts[1]], int(parts[2])
+
+
 def _dtype(name):
-    stem, x, lanes = name.rpartition("x")
-    if not x or not lanes.isdecimal():
-        stem, lanes = name, "1"
-    parts = re.fullmatch(r"([a-z]+)(\d+)", stem)
-    if stem in _WHOLE_NAMES:
-        code, bits = _WHOLE_NAMES[stem]
-    elif parts is not None and parts[1] in _CODES and int(parts[2]) <= 255:
-        code, bits = _CODES[parts[1]], int(parts[2])
-    else:
+    one = _code_and_bits(name)
+    if one is not None:
+        return (*one, 1)
+    stem, _, lanes = name.rpartition("x")
+    of_many = _code_and_bits(stem)
+    if of_many is None or not lanes.isdecimal() or int(lanes) > 65535:
         raise Error(f"{name!r} is not a data type")
-    if int(lanes) > 65535:
-        raise Error(f"{name!r} has more than 65535 lanes")
-    return code, bits, int(lanes)
+    return (*of_many, int(lanes))
 
 
 def _dtype_name(code, bits, lanes):
