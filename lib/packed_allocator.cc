@@ -228,8 +228,12 @@ bool PackedAllocator::supports_transfer() const { return state_ && state_->recor
 bool PackedAllocator::supports_copy_from_disk() const { return state_ && state_->record.copy_from_disk; }
 bool PackedAllocator::supports_host_ptr() const { return state_ && state_->record.host_ptr; }
 
+bool PackedAllocator::same_handle_type(const PackedAllocator& other) const {
+  return state_ && other.state_ && internal::SameType(state_->type, other.state_->type);
+}
+
 bool PackedAllocator::same_transfer_domain(const PackedAllocator& other) const {
-  return state_ && other.state_ && internal::SameType(state_->type, other.state_->type) &&
+  return same_handle_type(other) &&
          internal::DomainOf(state_->id) == internal::DomainOf(other.state_->id);
 }
 

@@ -296,6 +296,8 @@ class PackedAllocator {
   bool supports_copy_from_disk() const;
   bool supports_host_ptr() const;
 
+  // True if both have handles of the same type.
+  bool same_handle_type(const PackedAllocator& other) const;
   // True if transfer between this allocator's buffers and `other`'s is possible.
   bool same_transfer_domain(const PackedAllocator& other) const;
 

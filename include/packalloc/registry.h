@@ -33,7 +33,7 @@ namespace packalloc {
 // The allocator of that name: the same one each time, until Shutdown. Two spellings of one device (`CUDA` and `CUDA:0`)
 // are one; layers and their parameters are part of the identity, as they are written (`1MiB` is not `1048576`). The
 // same device under several stacks of layers is opened once.
-// PACKALLOC_LAYERS in the environment ("checked+traced:path=t.csv") lies on top of every name that a program opens; one
+// PACKALLOC_LAYERS in the environment ("checked+traced:file=t.csv") lies on top of every name that a program opens; one
 // that does not work is a warning on stderr, and is left out.
 // INVALID_ARGUMENT for a malformed name, target or parameter, saying what is wrong with which part; NOT_FOUND for a
 // backend, layer or device that is not known, saying which are; UNAVAILABLE where the backend cannot work on this
