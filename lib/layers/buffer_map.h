@@ -95,17 +95,13 @@ class BufferMap final : private ForkGuarded {
     Pointer expected;
     if (serial != 0) {
       const std::lock_guard lock(mutex_);
-      const auto it = by_serial_.find(serial);
-      if (it != by_serial_.end()) expected = it->second;
-      if (expected != nullptr && expected->boxed) return {expected};
+      expected = Expected(serial);
+      if (expected == nullptr || expected->boxed) return {expected};
       if (buf.is_view()) return {};
     }
     const DeviceAddress at = addr_of(static_cast<const Entry*>(expected.get()));
     const std::lock_guard lock(mutex_);
-    if (serial == 0) return At(at);
-    const auto it = by_serial_.find(serial);
-    if (it != by_serial_.end()) return SeenBoxed(it->second, at);
-    return Rebound(serial, at);
+    return serial == 0 ? At(at) : SeenBoxed(expected, serial, at);
   }
 
   // False where it was removed before.
@@ -132,9 +128,10 @@ class BufferMap final : private ForkGuarded {
     List(entry);
   }
 
+  // 0 where no handle with a number was seen.
   std::uint64_t SerialOf(const Entry& entry) const {
     const std::lock_guard lock(mutex_);
-    return entry.serial;
+    return entry.boxed ? entry.serial : 0;
   }
 
   std::vector<Pointer> All() const {
@@ -167,31 +164,30 @@ class BufferMap final : private ForkGuarded {
     entry->listed = true;
   }
 
-  // The first handle with the number that was expected. Another allocator's may have taken it where this buffer's is
-  // not boxed; so it must have the address too (as far as addr could tell).
-  static Found SeenBoxed(const Pointer& entry, DeviceAddress at) {
-    const DeviceAddress unknown;
-    if (!entry->boxed && !(entry->at == at) && !(at == unknown) && !(entry->at == unknown)) return {};
-    entry->boxed = true;
-    return {entry};
+  // The entry with that number; else one that expects a number shortly before: a layer of a user's own, further out,
+  // may have allocated something else before it returned.
+  Pointer Expected(std::uint64_t serial) const {
+    constexpr std::uint64_t kFurther = 16;
+    for (std::uint64_t back = 0; back <= kFurther && back < serial; ++back) {
+      const auto it = by_serial_.find(serial - back);
+      if (it != by_serial_.end() && (back == 0 || !it->second->boxed)) return it->second;
+    }
+    return nullptr;
   }
 
-  // A layer of a user's own, further out, may have allocated something else before it returned: then the number is
-  // higher than expected, of the same thread.
-  Found Rebound(std::uint64_t serial, DeviceAddress at) const {
-    const auto [first, last] = owned_.equal_range(KeyOf(at));
-    for (auto it = first; it != last; ++it) {
-      Entry& entry = *it->second;
-      const bool same_thread = entry.serial / internal::kSerialLease == serial / internal::kSerialLease;
-      if (entry.boxed || entry.serial == 0 || !same_thread || serial < entry.serial) continue;
-      const Pointer found = it->second;
-      by_serial_[serial] = found;
-      by_serial_.erase(entry.serial);
-      entry.serial = serial;
-      entry.boxed = true;
-      return {found};
+  // The first handle with a number that was expected. Another allocator's may have taken it where this buffer's is not
+  // boxed; so it must have the address too (as far as addr could tell).
+  Found SeenBoxed(const Pointer& entry, std::uint64_t serial, DeviceAddress at) const {
+    if (entry->boxed) return {entry->serial == serial ? entry : nullptr};
+    const DeviceAddress unknown;
+    if (!entry->listed || (!(entry->at == at) && !(at == unknown) && !(entry->at == unknown))) return {};
+    if (entry->serial != serial) {
+      by_serial_.erase(entry->serial);
+      by_serial_[serial] = entry;
+      entry->serial = serial;
     }
-    return {};
+    entry->boxed = true;
+    return {entry};
   }
 
   Found At(DeviceAddress at) const {

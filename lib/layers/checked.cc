@@ -330,7 +330,7 @@ absl::Status Checker::Free(const AnyBuf& buf, std::size_t nbytes, const BufferSp
                  entry.get());
   }
   StackTrace freed_at = TakeStackTrace(options_.stack_depth);
-  const std::uint64_t serial = buf.serial();
+  const std::uint64_t serial = live_.SerialOf(*entry);
   if (!live_.Remove(entry)) return NotLive("free", buf, CheckedFault::kDoubleFree, /*others_too=*/false);
   CheckedBuffer& buffer = entry->value;
   absl::Status freed;
