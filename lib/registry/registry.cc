@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "lib/c/plugin_environment.h"
 #include "lib/env.h"
 #include "lib/parse.h"
 #include "lib/registry/builtin_backends.h"
@@ -109,6 +110,7 @@ absl::StatusOr<Resolved> Resolve(std::string_view text_view) {
   const absl::string_view text(text_view.data(), text_view.size());
   absl::StatusOr<DeviceName> name = ParseDeviceName(text);
   if (!name.ok()) return name.status();
+  LoadPluginsOfEnvironment();
   absl::StatusOr<BackendPointer> backend = Registry::Get().Find(*name, text);
   if (!backend.ok()) return backend.status();
   if (absl::Status known = CheckLayers(name->layers); !known.ok()) {
@@ -190,6 +192,7 @@ absl::StatusOr<PackedAllocator> Open(std::string_view name, std::any options) {
 }
 
 std::vector<DeviceInfo> Devices() {
+  LoadPluginsOfEnvironment();
   std::vector<DeviceInfo> all;
   for (const BackendPointer& backend : Registry::Get().backends()) {
     std::vector<DeviceInfo> devices;
@@ -214,6 +217,7 @@ absl::StatusOr<PackedAllocator> Default() {
     return absl::Status(device.status().code(), absl::StrCat("environment variable PACKALLOC_DEVICE=", *named, ": ",
                                                              device.status().message()));
   }
+  LoadPluginsOfEnvironment();
   Registry& registry = Registry::Get();
   if (const std::optional<std::string> chosen = registry.default_name()) return Open(*chosen);
 
