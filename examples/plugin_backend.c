@@ -19,8 +19,8 @@ static packalloc_raw_buffer buffer_at(void* data) {
   return buffer;
 }
 
-/* Never called with 0 bytes, or with a spec that makes no sense. The heap has what host, cpu_access and uncached ask for
- * as far as any CPU memory has, and nolru is the caches' business. */
+/* Never called with 0 bytes, or with a spec that makes no sense. The heap has what host, cpu_access and uncached ask
+ * for as far as any CPU memory has, and nolru is the caches' business. */
 static packalloc_status heap_alloc(void* self, size_t nbytes, const packalloc_buffer_spec* spec,
                                    packalloc_raw_buffer* out) {
   (void)self;
