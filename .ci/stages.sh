@@ -27,7 +27,7 @@ stage_plain() {
 }
 
 stage_build_asan() (
-  CXX=clang++-14 configure build-asan -Dwerror=true -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 \
+  CC=clang-14 CXX=clang++-14 configure build-asan -Dwerror=true -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 \
     -Dbenchmarks=disabled
   build_in build-asan
 )
