@@ -6,8 +6,9 @@ namespace packalloc::bench {
 
 std::vector<Bar> Bars() {
   return {
-      PackedOverRecord(),  LruHitOverMalloc(),     LruTwoThreadScaling(),    CpuFirstTouchOverMalloc(),
-      CpuCopyOverMemcpy(), OpenClCopyOverMemcpy(), TensorPoolEmptyOverLru(),
+      PackedOverRecord(),    LruHitOverMalloc(),     LruTwoThreadScaling(),    CpuFirstTouchOverMalloc(),
+      CpuCopyOverMemcpy(),   OpenClCopyOverMemcpy(), TensorPoolEmptyOverLru(), DiskColdOverBestRaw(),
+      DiskWarmOverBestRaw(), DiskManyOverOne(),
   };
 }
 

@@ -34,6 +34,9 @@ Bar CpuFirstTouchOverMalloc();
 Bar CpuCopyOverMemcpy();
 Bar OpenClCopyOverMemcpy();
 Bar TensorPoolEmptyOverLru();
+Bar DiskColdOverBestRaw();
+Bar DiskWarmOverBestRaw();
+Bar DiskManyOverOne();
 
 }  // namespace packalloc::bench
 

@@ -49,6 +49,9 @@ struct Backend {
   std::function<std::vector<DeviceInfo>()> devices;
   // The one spelling of a target, so that Open gives the same allocator for all ("" and "0"). Unset: as it is.
   std::function<absl::StatusOr<std::string>(const std::string& target)> canonical_target;
+  // Whether Open(name) gives the same allocator each time. False where a name may mean something else by now (a file
+  // that was replaced): every Open is then a new one.
+  bool shared = true;
   int default_rank = 0;  // Default() tries backends with a rank above 0, smallest first
 };
 

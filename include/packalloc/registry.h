@@ -32,7 +32,8 @@ namespace packalloc {
 
 // The allocator of that name: the same one each time, until Shutdown. Two spellings of one device (`CUDA` and `CUDA:0`)
 // are one; layers and their parameters are part of the identity, as they are written (`1MiB` is not `1048576`). The
-// same device under several stacks of layers is opened once.
+// same device under several stacks of layers is opened once. Files are the exception (Backend::shared): each Open of a
+// DISK name is a new allocator, over what lies at the path now.
 // PACKALLOC_LAYERS in the environment ("checked+traced:file=t.csv") lies on top of every name that a program opens; one
 // that does not work is a warning on stderr, and is left out.
 // INVALID_ARGUMENT for a malformed name, target or parameter, saying what is wrong with which part; NOT_FOUND for a

@@ -163,6 +163,10 @@ absl::StatusOr<PackedAllocator> Open(std::string_view name) {
   if (!what.ok()) return what.status();
   const std::vector<LayerName> more = LayersOfEnvironment();
 
+  if (!what->backend->shared) {
+    absl::StatusOr<PackedAllocator> device = OpenBackend(*what, std::any());
+    return device.ok() ? Layered(*device, what->name, more) : device;
+  }
   DeviceName bare = what->name;
   bare.layers.clear();
   OnceMap& opened = Registry::Get().opened();

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "packalloc/packed_allocator.h"
+#include "packalloc/registry.h"
 #include "packalloc/testing/contract.h"
 #include "test/temp_dir.h"
 
@@ -108,6 +109,31 @@ TEST_CASE("views of views are places of the file, and stay when the path is gone
   std::string got(64, '\0');
   REQUIRE(view.file->Read(view.offset, {reinterpret_cast<std::byte*>(got.data()), got.size()}).ok());
   CHECK(got == bytes.substr(1128, 64));
+}
+
+TEST_CASE("by name: every Open reads what lies at the path then, options included") {
+  const TempDir dir;
+  const std::string path = dir.Write("a+b", "old");
+  const std::string name = "DISK:\"" + path + "\"";
+  const auto content = [](const PackedAllocator& disk) {
+    std::string bytes(3, '\0');
+    REQUIRE(disk.copyout({reinterpret_cast<std::byte*>(bytes.data()), 3}, *disk.alloc(3)).ok());
+    return bytes;
+  };
+  absl::StatusOr<PackedAllocator> first = Open(name);
+  REQUIRE_MESSAGE(first.ok(), first.status().ToString());
+  std::filesystem::rename(dir.Write("new", "new"), path);
+  CHECK(content(*Open(name)) == "new");
+  CHECK(content(*first) == "old");
+  CHECK(Open(name)->copyin(*Open(name)->alloc(3), {}).code() == absl::StatusCode::kInvalidArgument);
+  absl::StatusOr<PackedAllocator> writable = Open(name, DiskOptions{.write = true});
+  REQUIRE(writable.ok());
+  const std::byte bytes[] = {std::byte{'a'}, std::byte{'b'}, std::byte{'c'}};
+  CHECK(writable->copyin(*writable->alloc(3), bytes).ok());
+  CHECK(content(*Open(name)) == "abc");
+  CHECK(Open("DISK").status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Open("DISK:" + dir.path()).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Open(name, 42).status().code() == absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("what a file cannot give is refused by name") {
