@@ -260,5 +260,26 @@ TEST_CASE("numbers are the same under every locale") {
   CheckRecorded(nlohmann::json::parse(child.out));
 }
 
+TEST_CASE("load says what was read and how, for people and for programs") {
+  const TempDir directory;
+  const std::string path = directory.Write("weights.bin", Pattern(100000));
+  const Result people = Run({"load", path, "--verify"});
+  REQUIRE_MESSAGE(people.status == 0, people.err);
+  CHECK(people.err.empty());
+  for (const char* part : {"1 tensors", "100000 bytes", "CPU", "GB/s", "page cache", "verified: CRC-32"}) {
+    CAPTURE(part);
+    CHECK(people.out.find(part) != std::string::npos);
+  }
+  const nlohmann::json json = nlohmann::json::parse(Run({"load", path, "--json", "--device", "CPU+lru"}).out);
+  CHECK(json["bytes"] == 100000);
+  CHECK(json["tensors"] == 1);
+  CHECK(json["device"] == "CPU+lru");
+  CHECK(json["verified"] == false);
+  CheckFails(Run({"load", directory / "none"}), 1, directory / "none");
+  CheckFails(Run({"load", directory.path()}), 1, "directory");
+  CheckFails(Run({"load", directory.Write("x.safetensors", std::string(8, '\xff'))}), 1, "header");
+  CheckFails(Run({"load"}), 2, "FILE");
+}
+
 }  // namespace
 }  // namespace packalloc

@@ -1,0 +1,75 @@
+#include "tools/load.h"
+
+#include <doctest/doctest.h>
+#include <zlib.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "packalloc/backends/mock.h"
+#include "packalloc/registry.h"
+#include "test/temp_dir.h"
+
+namespace packalloc {
+namespace {
+
+TEST_CASE("a model is loaded, verified, and let go again; its progress ends at the total") {
+  const TempDir dir;
+  const std::string bytes = Pattern(3'000'001);
+  const std::string path = dir.Write("weights.bin", bytes);
+  for (const char* device : {"CPU", "CPU+lru", "MOCK", "NULL"}) {
+    CAPTURE(device);
+    std::uint64_t last = 0;
+    const bool moves_bytes = std::string(device) != "NULL";
+    absl::StatusOr<LoadResult> result = Load(path, device, moves_bytes, [&](std::uint64_t done, std::uint64_t total) {
+      CHECK(done >= last);
+      CHECK(total == bytes.size());
+      last = done;
+      return true;
+    });
+    REQUIRE_MESSAGE(result.ok(), result.status().ToString());
+    CHECK(last == bytes.size());
+    CHECK(result->tensors == 1);
+    CHECK(result->bytes == bytes.size());
+    CHECK(result->read.page_cache_bytes + result->read.buffered_bytes + result->read.io_uring_bytes +
+              result->read.direct_bytes ==
+          bytes.size());
+    if (moves_bytes) {
+      CHECK(*result->checksum == crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+    }
+  }
+  CHECK(Find<MockControl>(*Open("MOCK"))->live_blocks() == 0);
+}
+
+TEST_CASE("a device that changes bytes is found out, and the tensor named") {
+  const TempDir dir;
+  const std::string path = dir.Write("weights.bin", Pattern(5000));
+  const absl::Status loaded = Load(path, "NULL", true, nullptr).status();  // NULL keeps no bytes
+  CHECK(loaded.code() == absl::StatusCode::kDataLoss);
+  CHECK(absl::StrContains(loaded.message(), "weights.bin"));
+}
+
+TEST_CASE("bad files, devices and a device that is too small are errors, and nothing stays allocated") {
+  const TempDir dir;
+  const std::string path = dir.Write("weights.bin", Pattern(5000));
+  CHECK(Load(dir / "none", "CPU", false, nullptr).status().code() == absl::StatusCode::kNotFound);
+  CHECK(Load(path, "NOSUCH", false, nullptr).status().code() == absl::StatusCode::kNotFound);
+  CHECK(Load(dir.Write("x.safetensors", "short"), "CPU", false, nullptr).status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  const std::shared_ptr<MockControl> mock = Find<MockControl>(*Open("MOCK"));
+  mock->FailNth(MockCall::kAlloc, 1, absl::ResourceExhaustedError("full"));
+  const absl::Status full = Load(path, "MOCK", false, nullptr).status();
+  CHECK(full.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(absl::StrContains(full.message(), "weights.bin"));
+  mock->FailNth(MockCall::kHostPtr, 1, absl::DataLossError("link"));
+  CHECK(Load(path, "MOCK", false, nullptr).status().code() == absl::StatusCode::kDataLoss);
+  CHECK(Load(path, "MOCK", false, [](std::uint64_t, std::uint64_t) { return false; }).status().code() ==
+        absl::StatusCode::kCancelled);
+  CHECK(mock->live_blocks() == 0);
+  CHECK(mock->misuses().empty());
+}
+
+}  // namespace
+}  // namespace packalloc
