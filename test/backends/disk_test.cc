@@ -68,7 +68,7 @@ TEST_CASE("a writable file keeps the contract, but for what a file cannot be") {
     for (const char* clause :
          {"alloc.distinct_memory", "alloc.too_large", "free.pending_work", "copyin.consumes_source_in_flight",
           "addr.distinct", "transfer.exact", "transfer.ordered", "transfer.views", "transfer.out_of_range",
-          "threads.any_member", "lifetime.copies_share_state"}) {
+          "threads.any_member", "lifetime.copies_share_state", "threads.record_copies"}) {
       options.skips[clause] = "the file is the memory: every allocation starts at its first byte";
     }
     testing::RunContract([&] { return DiskAllocator(dir / "f", {.write = true}); }, options);
