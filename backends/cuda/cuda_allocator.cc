@@ -59,6 +59,9 @@ absl::StatusOr<Allocator<CudaBuf>> CudaAllocator(const CudaOptions& options) {
   record.transfer = [cuda](const CudaBuf& dest, const CudaBuf& src, std::size_t nbytes) {
     return cuda->Transfer(dest, src, nbytes);
   };
+  record.copy_from_disk = [cuda](const CudaBuf& dest, const DiskExtent& src, std::size_t nbytes) {
+    return cuda->CopyFromDisk(dest, src, nbytes);
+  };
   record.host_ptr = [cuda](const CudaBuf& buf) { return cuda->HostPtr(buf); };
   record.memory_info = [cuda] { return cuda->Info(); };
   record.synchronize = [cuda] { return cuda->Synchronize(); };

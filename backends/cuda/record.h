@@ -48,6 +48,8 @@ class CudaRecord final : public CudaNative {
   // copy.cc
   absl::Status CopyIn(const CudaBuf& dest, absl::Span<const std::byte> src);
   absl::Status CopyOut(absl::Span<std::byte> dest, const CudaBuf& src);
+  // load.cc
+  absl::Status CopyFromDisk(const CudaBuf& dest, const DiskExtent& src, std::size_t nbytes);
   // transfer.cc
   absl::Status Transfer(const CudaBuf& dest, const CudaBuf& src, std::size_t nbytes);
 

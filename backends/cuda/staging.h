@@ -56,6 +56,8 @@ class StagingRing {
     // Marks that a copy from (or to) the slot was issued on the ring's stream: whoever gets the slot next waits for it.
     // Where that cannot be marked it waits here. The context is current.
     absl::Status Fence();
+    // Waits until the copy that Fence marked is done: the slot may be filled again. The context is current.
+    absl::Status Await() { return ring_->Await(*slot_); }
 
    private:
     friend class StagingRing;

@@ -52,6 +52,9 @@ absl::StatusOr<Allocator<OpenClBuf>> OpenClAllocator(const OpenClOptions& option
   record.free = [queue](const OpenClBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
     return queue->Free(buf, nbytes, spec);
   };
+  record.copy_from_disk = [queue](const OpenClBuf& dest, const DiskExtent& src, std::size_t nbytes) {
+    return queue->CopyFromDisk(dest, src, nbytes);
+  };
   record.copyin = [queue](const OpenClBuf& dest, absl::Span<const std::byte> src) { return queue->CopyIn(dest, src); };
   record.copyout = [queue](absl::Span<std::byte> dest, const OpenClBuf& src) { return queue->CopyOut(dest, src); };
   record.addr = [](const OpenClBuf& buf) {

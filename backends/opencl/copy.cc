@@ -17,8 +17,10 @@
 #include "backends/opencl/queue.h"
 #include "lib/checked_math.h"
 #include "lib/checks.h"
+#include "lib/disk/stream.h"
 #include "packalloc/backends/opencl.h"
 #include "packalloc/buffer_spec.h"
+#include "packalloc/disk_file.h"
 
 namespace packalloc::opencl {
 namespace {
@@ -68,6 +70,18 @@ absl::Status Queue::CopyOut(absl::Span<std::byte> dest, const OpenClBuf& src) {
                                           nullptr, nullptr),
                   "clEnqueueReadBuffer");
   });
+}
+
+// Read into staging slots, several at a time, and written from them while the next ones fill.
+absl::Status Queue::CopyFromDisk(const OpenClBuf& dest, const DiskExtent& src, std::size_t nbytes) {
+  if (absl::Status fits = CheckCopy(name_, nbytes, dest.nbytes); !fits.ok()) return fits;
+  if (absl::Status fits = CheckExtent(src, nbytes); !fits.ok()) return fits;
+  const StreamTarget target{.file = src.file.get(), .offset = src.offset, .nbytes = nbytes};
+  StreamOptions options{.staging_bytes = src.file->options().staging_bytes};
+  options.deliver = [&](std::size_t, std::size_t at, absl::Span<const std::byte> bytes, std::size_t) {
+    return CopyIn(OpenClBuf{dest.root, dest.offset + at, bytes.size()}, bytes);
+  };
+  return StreamFromDisk(absl::MakeConstSpan(&target, 1), options);
 }
 
 absl::Status Queue::Copy(cl_mem dest, std::size_t dest_offset, cl_mem src, std::size_t src_offset, std::size_t nbytes) {

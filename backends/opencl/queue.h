@@ -50,6 +50,7 @@ class Queue final : public OpenClNative, public std::enable_shared_from_this<Que
   // The record's members (copy.cc).
   absl::Status CopyIn(const OpenClBuf& dest, absl::Span<const std::byte> src);
   absl::Status CopyOut(absl::Span<std::byte> dest, const OpenClBuf& src);
+  absl::Status CopyFromDisk(const OpenClBuf& dest, const DiskExtent& src, std::size_t nbytes);
   absl::Status Transfer(const OpenClBuf& dest, const OpenClBuf& src, std::size_t nbytes);
   absl::Status Synchronize();
 

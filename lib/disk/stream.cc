@@ -172,7 +172,7 @@ class Slots {
  public:
   Slots(const StreamOptions& options, std::uint64_t total) : options_(options) {
     const std::size_t budget = std::max<std::size_t>(options.staging_bytes, 2 * kPage);
-    bytes_ = std::min<std::size_t>(kBlock, AlignDown(budget / 2, kPage));
+    bytes_ = AlignDown(std::clamp(budget / 2, kPage, std::max(options.most_slot_bytes, kPage)), kPage);
     most_ = std::min<std::size_t>(kDepth, budget / bytes_);
     if (total < bytes_) bytes_ = AlignDown(total, kPage) + 2 * kPage;
   }

@@ -23,8 +23,10 @@ struct StreamTarget {
 };
 
 struct StreamOptions {
-  // At most this much memory is staged at any time, in slots of up to 4 MiB, of which there are always two or more.
+  // At most this much memory is staged at any time, in slots of up to
+  // most_slot_bytes, of which there are always two or more.
   std::size_t staging_bytes = std::size_t{64} << 20;
+  std::size_t most_slot_bytes = std::size_t{4} << 20;
   // Called on the caller's thread for each piece of a target without `host`: bytes for `target_offset` of
   // targets[target], lying in staging slot `slot`. May return before they are consumed if `slot_free` is set.
   std::function<absl::Status(std::size_t target, std::size_t target_offset, absl::Span<const std::byte> bytes,

@@ -42,7 +42,6 @@ std::optional<std::string> Unmet(const Clause& clause, const Subject& subject, c
   if (unmet(kOffset, record.supports_offset())) return "the record has no offset";
   if (unmet(kTransfer, record.supports_transfer())) return "the record has no transfer";
   if (unmet(kDisk, record.supports_copy_from_disk())) return "the record has no copy_from_disk";
-  if (unmet(kDisk, static_cast<bool>(options.make_extent))) return "the hook make_extent is not set";
   if (unmet(kHostPtr, static_cast<bool>(record.host_ptr))) return "the record has no host_ptr";
   if (unmet(kMemoryInfo, static_cast<bool>(record.memory_info))) return "the record has no memory_info";
   if (unmet(kLiveBlocks, static_cast<bool>(options.live_blocks))) return "the hook live_blocks is not set";
@@ -96,9 +95,7 @@ void RunClause(const Clause& clause, const SubjectFactory& factory, const Contra
 }  // namespace
 
 Skips WithoutHooks() {
-  Skips skips = SkipsFor(kHooks, "the suite has no hook into the device");
-  skips.merge(SkipsFor(kDisk, "the suite has no hook to make an extent"));
-  return skips;
+  return SkipsFor(kHooks, "the suite has no hook into the device");
 }
 
 Skips WithoutMember(const std::string& member) {

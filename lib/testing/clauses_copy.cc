@@ -1,9 +1,18 @@
 // Clauses on copyin, copyout, transfer and copy_from_disk.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "lib/testing/run.h"
+#include "packalloc/disk_file.h"
 
 namespace packalloc::testing {
 namespace {
@@ -230,9 +239,26 @@ void TransferKinds(Run& run) {
 
 // ---- copy_from_disk ----
 
+// A temporary file, unlinked at once: the extent keeps it open.
+absl::StatusOr<DiskExtent> TemporaryExtent(const Bytes& bytes) {
+  std::error_code error;
+  std::string path = (std::filesystem::temp_directory_path(error) / "packalloc-contract-XXXXXX").string();
+  const int fd = mkstemp(path.data());
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
+  close(fd);
+  absl::StatusOr<std::shared_ptr<DiskFile>> file = DiskFile::Open(path, {.write = true});
+  unlink(path.c_str());
+  if (!file.ok()) return file.status();
+  if (absl::Status grown = (*file)->GrowTo(bytes.size()); !grown.ok()) return grown;
+  if (absl::Status written = (*file)->Write(0, bytes); !written.ok()) return written;
+  return DiskExtent{*std::move(file), 0, bytes.size()};
+}
+
 DiskExtent Extent(Run& run, std::uint32_t seed, std::size_t nbytes) {
-  absl::StatusOr<DiskExtent> extent = run.options().make_extent(Pattern(seed, nbytes));
-  run.RequireOk(extent.status(), "the hook make_extent");
+  const Bytes bytes = Pattern(seed, nbytes);
+  absl::StatusOr<DiskExtent> extent =
+      run.options().make_extent ? run.options().make_extent(bytes) : TemporaryExtent(bytes);
+  run.RequireOk(extent.status(), "making an extent");
   return *std::move(extent);
 }
 

@@ -14,7 +14,6 @@ using packalloc::testing::ContractOptions;
 
 ContractOptions Options() {
   ContractOptions options;
-  options.skips = packalloc::testing::WithoutMember("copy_from_disk");
   // The suite wraps an array on the stack, which CUDA does not know; cuda_test wraps what it does.
   for (const char* clause : {"spec.external_ptr", "spec.external_ptr_not_freed", "spec.external_ptr_not_cached"}) {
     options.skips[clause] = "external memory must be known to CUDA";

@@ -7,9 +7,11 @@
 #include <set>
 #include <string>
 
+#include "packalloc/disk_file.h"
 #include "packalloc/layers/lru.h"
 #include "packalloc/packed_allocator.h"
 #include "test/backends/cuda_fake.h"
+#include "test/temp_dir.h"
 
 namespace cuda_test {
 namespace {
@@ -22,6 +24,13 @@ void FreeSurely(const Allocator<CudaBuf>& record, const CudaBuf& buf, const Buff
     if (record.free(buf, buf.nbytes, spec).ok()) return;
   }
   FAIL_CHECK("free goes on failing");
+}
+
+packalloc::DiskExtent FileOf(const std::vector<std::byte>& bytes) {
+  static const packalloc::TempDir dir;
+  static const auto file = Must(packalloc::DiskFile::Open(
+      dir.Write("f", std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()))));
+  return {file, 0, bytes.size()};
 }
 
 // Everything a record does, going on after errors as a program may. Data is checked where all that made it succeeded.
@@ -57,6 +66,8 @@ void Scenario(CudaOptions options) {
     if (absl::StatusOr<CudaBuf> wrapped = one->alloc(kSize, wrapping); wrapped.ok()) {
       FreeSurely(*one, *wrapped, wrapping);
     }
+    whole = one->copy_from_disk(*a, FileOf(in), kSize).ok();
+    if (one->copyout(absl::MakeSpan(out), *a).ok() && whole) CHECK(out == in);
     static_cast<void>(one->memory_info());
     static_cast<void>(one->synchronize());
     FreeSurely(*one, *a, spec);

@@ -27,7 +27,6 @@ void Describe(const Settings& settings, Results& results) {
 void Contract(const Settings& settings, Results& results) {
   packalloc::testing::ContractOptions options;
   options.skips = packalloc::testing::WithoutHooks();
-  options.skips.merge(packalloc::testing::WithoutMember("copy_from_disk"));
   // The suite wraps a pageable array, which no device address is.
   for (const char* clause : {"spec.external_ptr", "spec.external_ptr_not_freed", "spec.external_ptr_not_cached"}) {
     options.skips[clause] = "external memory must be known to CUDA";

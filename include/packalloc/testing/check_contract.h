@@ -59,7 +59,7 @@ struct ContractOptions {
   std::function<void()> throw_in_next_alloc;    // arms the device: a std::exception leaves its next alloc
   std::function<void()> exhaust_in_next_alloc;  // arms the device: all alloc is RESOURCE_EXHAUSTED ...
   std::function<void()> stop_exhausting;        // ... until this
-  // For copy_from_disk: an extent that holds `bytes`.
+  // For copy_from_disk: an extent that holds `bytes`. Unset: of a temporary file.
   std::function<absl::StatusOr<DiskExtent>(absl::Span<const std::byte> bytes)> make_extent;
 };
 

@@ -20,7 +20,6 @@ namespace {
 testing::ContractOptions Options() {
   testing::ContractOptions options;
   options.skips = testing::WithoutHooks();
-  options.skips.merge(testing::WithoutMember("copy_from_disk"));
   options.skips.merge(testing::WithoutMember("memory_info"));
   return options;
 }
