@@ -69,7 +69,7 @@ TEST_CASE("every pair of backends: the bytes are equal and the path is the one e
   const PackedAllocator cpu = Cpu();
   for (const std::size_t nbytes : {std::size_t{1000}, 9 * kMiB + 3}) {
     CAPTURE(nbytes);
-    const std::string bytes = Pattern(nbytes);
+    const std::string bytes = TextPattern(nbytes);
     dir.Write("a", bytes);
     dir.Write("b", std::string(nbytes, 'x'));
     const PackedAllocator disk_a = Ok(Pack(Ok(DiskAllocator(dir / "a", {.write = true}))));
@@ -144,7 +144,7 @@ TEST_CASE("zero bytes are copied without a call") {
 
 TEST_CASE("overlap behaves as memmove, within a device and within a file") {
   const TempDir dir;
-  const std::string bytes = Pattern(6 * kMiB + 9);
+  const std::string bytes = TextPattern(6 * kMiB + 9);
   dir.Write("f", bytes);
   const Device mock = MakeDevice();
   const PackedAllocator writable = Ok(Pack(Ok(DiskAllocator(dir / "f", {.write = true}))));
@@ -171,7 +171,7 @@ TEST_CASE("overlap behaves as memmove, within a device and within a file") {
 TEST_CASE("a staged copy keeps to its staging bytes and leaves nothing behind where a side fails or throws") {
   const Device from = MakeDevice();
   const Device to = MakeDevice();
-  const std::string bytes = Pattern(8 * kMiB);
+  const std::string bytes = TextPattern(8 * kMiB);
   const BufferRef src = Filled(from.allocator, bytes);
   const BufferRef dest = Filled(to.allocator, std::string(bytes.size(), 'x'));
   const CopyOptions options{.staging_bytes = kMiB};
@@ -196,7 +196,7 @@ TEST_CASE("a staged copy keeps to its staging bytes and leaves nothing behind wh
 TEST_CASE("the next chunk is read while the last is written") {
   const Device from = MakeDevice();
   const Device to = MakeDevice();
-  const BufferRef src = Filled(from.allocator, Pattern(kMiB));
+  const BufferRef src = Filled(from.allocator, TextPattern(kMiB));
   const BufferRef dest = Filled(to.allocator, std::string(kMiB, 'x'));
   // The write of the first chunk waits for the read of the second: without overlap this would never end.
   std::atomic<int> reads{0};
@@ -220,7 +220,7 @@ TEST_CASE("a side without views is staged whole, and no transfer means staging")
   MockOptions bare;
   bare.absent = {MockCall::kOffset, MockCall::kTransfer};
   const Device a = MakeDevice(bare);
-  const std::string bytes = Pattern(5 * kMiB);
+  const std::string bytes = TextPattern(5 * kMiB);
   const BufferRef src = Filled(a.allocator, bytes);
   const BufferRef dest = Filled(a.allocator, std::string(bytes.size(), 'x'));
   const CopyReport report = Ok(Copy(dest, src, {.staging_bytes = 64 << 10}));
@@ -233,7 +233,7 @@ TEST_CASE("a side without views is staged whole, and no transfer means staging")
 
 TEST_CASE("many buffers: every kind of pair, monotonic progress, cancellation") {
   const TempDir dir;
-  const std::string bytes = Pattern(40 * kMiB);
+  const std::string bytes = TextPattern(40 * kMiB);
   const PackedAllocator disk = Ok(Pack(Ok(DiskAllocator(dir.Write("f", bytes)))));
   const AnyBuf file = Ok(disk.alloc(bytes.size()));
   const Device mock = MakeDevice();
@@ -309,7 +309,7 @@ TEST_CASE("progress of one large copy comes at least every 64 MiB") {
 
 TEST_CASE("Buffer::CopyFrom copies between devices, allocating at first use") {
   const Device mock = MakeDevice();
-  const std::string bytes = Pattern(5000);
+  const std::string bytes = TextPattern(5000);
   const Buffer src(Cpu(), bytes.size());
   REQUIRE(src.CopyIn(Bytes(bytes)).ok());
   const Buffer dest(mock.allocator, bytes.size());

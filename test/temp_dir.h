@@ -46,7 +46,7 @@ class TempDir {
 };
 
 // Bytes that differ from place to place, with a period that no power of two divides.
-inline std::string Pattern(std::size_t nbytes, unsigned seed = 0) {
+inline std::string TextPattern(std::size_t nbytes, unsigned seed = 0) {
   std::string bytes(nbytes, '\0');
   for (std::size_t i = 0; i < nbytes; ++i) bytes[i] = static_cast<char>((i * 7 + i / 251 + seed) % 251);
   return bytes;

@@ -47,7 +47,7 @@ DiskExtent Extent(const std::string& path, const DiskOptions& options = {}) {
 
 TEST_CASE("from disk to device memory, pinned and managed, cached and not, within the ring's memory") {
   const TempDir dir;
-  const std::string bytes = packalloc::Pattern(23 * kMiB + 77);
+  const std::string bytes = packalloc::TextPattern(23 * kMiB + 77);
   const std::string path = dir.Write("f", bytes);
   UnderEachSchedule(1, [&](fake_cuda_schedule) {
     for (const double cached : {0.0, 1.0}) {
@@ -87,7 +87,7 @@ TEST_CASE("from disk to device memory, pinned and managed, cached and not, withi
 
 TEST_CASE("an error of the file leaves the buffer valid and the ring free") {
   const TempDir dir;
-  const std::string bytes = packalloc::Pattern(9 * kMiB);
+  const std::string bytes = packalloc::TextPattern(9 * kMiB);
   const std::string path = dir.Write("f", bytes);
   UnderEachSchedule(1, [&](fake_cuda_schedule) {
     const Allocator<CudaBuf> cuda = Open();
@@ -108,7 +108,7 @@ TEST_CASE("an error of the file leaves the buffer valid and the ring free") {
 
 TEST_CASE("during a graph capture loading is refused and the capture stays whole") {
   const TempDir dir;
-  const std::string path = dir.Write("f", packalloc::Pattern(1000));
+  const std::string path = dir.Write("f", packalloc::TextPattern(1000));
   const Fake fake;
   const Allocator<CudaBuf> cuda = Open();
   const CudaBuf buf = Must(cuda.alloc(1000, {}));
@@ -127,7 +127,7 @@ TEST_CASE("during a graph capture loading is refused and the capture stays whole
 
 TEST_CASE("Copy between CUDA, CPU and DISK, device addresses never touched by the CPU") {
   const TempDir dir;
-  const std::string bytes = packalloc::Pattern(6 * kMiB + 1);
+  const std::string bytes = packalloc::TextPattern(6 * kMiB + 1);
   const std::string path = dir.Write("f", bytes);
   UnderEachSchedule(2, [&](fake_cuda_schedule) {
     const PackedAllocator cuda = Must(Pack(Open()));

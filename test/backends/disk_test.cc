@@ -77,7 +77,7 @@ TEST_CASE("a writable file keeps the contract, but for what a file cannot be") {
 
 TEST_CASE("a file that was opened for reading is neither written, grown nor created") {
   const TempDir dir;
-  const std::string bytes = Pattern(10000);
+  const std::string bytes = TextPattern(10000);
   const std::string path = dir.Write("f", bytes);
   absl::StatusOr<Allocator<DiskExtent>> disk = DiskAllocator(path);
   REQUIRE(disk.ok());
@@ -94,7 +94,7 @@ TEST_CASE("a file that was opened for reading is neither written, grown nor crea
 
 TEST_CASE("views of views are places of the file, and stay when the path is gone") {
   const TempDir dir;
-  const std::string bytes = Pattern(10000);
+  const std::string bytes = TextPattern(10000);
   const std::string path = dir.Write("f", bytes);
   DiskExtent view;
   {
@@ -139,7 +139,7 @@ TEST_CASE("by name: every Open reads what lies at the path then, options include
 
 TEST_CASE("what a file cannot give is refused by name") {
   const TempDir dir;
-  absl::StatusOr<Allocator<DiskExtent>> disk = DiskAllocator(dir.Write("f", Pattern(100)));
+  absl::StatusOr<Allocator<DiskExtent>> disk = DiskAllocator(dir.Write("f", TextPattern(100)));
   REQUIRE(disk.ok());
   const std::pair<BufferSpec, const char*> specs[] = {
       {{.uncached = true}, "uncached"}, {{.cpu_access = true}, "cpu_access"}, {{.host = true}, "host"},

@@ -78,7 +78,7 @@ void ReadAndCompare(DiskFile& file, const std::string& want, std::uint64_t offse
 
 TEST_CASE("every way of reading gives the same bytes and writes nothing beside them") {
   const TempDir dir;
-  const std::string bytes = Pattern(5 * kMiB + 1808);
+  const std::string bytes = TextPattern(5 * kMiB + 1808);
   const std::string path = dir.Write("f", bytes);
   for (const Way& way : kWays) {
     for (const std::size_t staging : {64 * kMiB, std::size_t{8192}, std::size_t{1}}) {
@@ -101,7 +101,7 @@ TEST_CASE("every way of reading gives the same bytes and writes nothing beside t
 
 TEST_CASE("a file smaller than a page is read by every way at every place") {
   const TempDir dir;
-  const std::string bytes = Pattern(10000);
+  const std::string bytes = TextPattern(10000);
   const std::string path = dir.Write("f", bytes);
   for (const Way& way : kWays) {
     CAPTURE(way.name);
@@ -115,7 +115,7 @@ TEST_CASE("a file smaller than a page is read by every way at every place") {
 
 TEST_CASE("statistics tell the way taken and why not a faster one") {
   const TempDir dir;
-  const std::string path = dir.Write("f", Pattern(8 * kMiB));
+  const std::string path = dir.Write("f", TextPattern(8 * kMiB));
   std::vector<std::byte> to(8 * kMiB);
   const auto stats = [&](const std::function<void(FaultyDisk&)>& set) {
     auto system = std::make_shared<FaultyDisk>();
@@ -138,7 +138,7 @@ TEST_CASE("statistics tell the way taken and why not a faster one") {
 
 TEST_CASE("short reads and interruptions are the library's business") {
   const TempDir dir;
-  const std::string bytes = Pattern(10000);
+  const std::string bytes = TextPattern(10000);
   const std::string path = dir.Write("f", bytes);
   auto system = std::make_shared<FaultyDisk>();
   system->most_per_pread = 1000;
@@ -183,7 +183,7 @@ TEST_CASE("places beyond 4 GiB of a sparse file") {
 
 TEST_CASE("an I/O error names file, place and count") {
   const TempDir dir;
-  const std::string path = dir.Write("f", Pattern(10000));
+  const std::string path = dir.Write("f", TextPattern(10000));
   auto system = std::make_shared<FaultyDisk>();
   system->fails_at = 5000;
   std::vector<std::byte> to(10000);
@@ -195,7 +195,7 @@ TEST_CASE("an I/O error names file, place and count") {
   auto ring = std::make_shared<FaultyDisk>();
   ring->cached_part = 0.0;
   ring->uring_result = [](int, std::uint64_t, std::size_t) { return -EIO; };
-  std::string big = dir.Write("g", Pattern(8 * kMiB));
+  std::string big = dir.Write("g", TextPattern(8 * kMiB));
   to.resize(8 * kMiB);
   const absl::Status failed = OpenFile(big, ring)->Read(0, absl::MakeSpan(to));
   CHECK((failed.code() == absl::StatusCode::kDataLoss || failed.ok()));  // OK only where there is no ring
@@ -203,7 +203,7 @@ TEST_CASE("an I/O error names file, place and count") {
 
 TEST_CASE("ranges outside the file are errors with both numbers, also those that wrap") {
   const TempDir dir;
-  std::shared_ptr<DiskFile> file = OpenFile(dir.Write("f", Pattern(10000)));
+  std::shared_ptr<DiskFile> file = OpenFile(dir.Write("f", TextPattern(10000)));
   std::vector<std::byte> to(4096);
   const auto read = [&](std::uint64_t offset, std::size_t nbytes) {
     return file->Read(offset, absl::MakeSpan(to).subspan(0, nbytes));
@@ -222,7 +222,7 @@ TEST_CASE("a file that shrinks while it is read is an error, not a signal and no
   const TempDir dir;
   for (const Way& way : kWays) {
     CAPTURE(way.name);
-    const std::string path = dir.Write("f", Pattern(9 * kMiB));
+    const std::string path = dir.Write("f", TextPattern(9 * kMiB));
     auto system = std::make_shared<FaultyDisk>();
     way.set(*system);
     std::atomic<bool> cut{false};
@@ -248,10 +248,10 @@ TEST_CASE("a file that shrinks while it is read is an error, not a signal and no
 
 TEST_CASE("an open file is the same file when its path is unlinked or replaced") {
   const TempDir dir;
-  const std::string old_bytes = Pattern(2 * kMiB, 1);
+  const std::string old_bytes = TextPattern(2 * kMiB, 1);
   const std::string path = dir.Write("f", old_bytes);
   std::shared_ptr<DiskFile> file = OpenFile(path);
-  std::filesystem::rename(dir.Write("g", Pattern(2 * kMiB, 2)), path);
+  std::filesystem::rename(dir.Write("g", TextPattern(2 * kMiB, 2)), path);
   ReadAndCompare(*file, old_bytes, 0, old_bytes.size(), 0);
   std::filesystem::remove(path);
   ReadAndCompare(*file, old_bytes, 12345, 1 * kMiB, 1);
@@ -287,7 +287,7 @@ TEST_CASE("an empty file has nothing to read") {
 
 TEST_CASE("writing needs to be asked for, stays inside the file, and comes short safely") {
   const TempDir dir;
-  const std::string path = dir.Write("f", Pattern(10000));
+  const std::string path = dir.Write("f", TextPattern(10000));
   const std::vector<std::byte> ones(5000, std::byte{1});
   CHECK(OpenFile(path)->Write(0, ones).code() == absl::StatusCode::kFailedPrecondition);
   CHECK(OpenFile(path)->GrowTo(1).code() == absl::StatusCode::kFailedPrecondition);
@@ -312,7 +312,7 @@ TEST_CASE("writing needs to be asked for, stays inside the file, and comes short
 
 TEST_CASE("each system call fails once at each place: an error, and then it works") {
   const TempDir dir;
-  const std::string bytes = Pattern(6 * kMiB + 77);
+  const std::string bytes = TextPattern(6 * kMiB + 77);
   const std::string path = dir.Write("f", bytes);
   for (const Way& way : kWays) {
     CAPTURE(way.name);
@@ -340,7 +340,7 @@ TEST_CASE("each system call fails once at each place: an error, and then it work
 
 TEST_CASE("streaming delivers every byte of many targets once, within the staging budget") {
   const TempDir dir;
-  const std::string bytes = Pattern(12 * kMiB + 5);
+  const std::string bytes = TextPattern(12 * kMiB + 5);
   const std::string path = dir.Write("f", bytes);
   const unsigned seed = std::random_device()();
   CAPTURE(seed);
@@ -406,7 +406,7 @@ TEST_CASE("streaming delivers every byte of many targets once, within the stagin
 
 TEST_CASE("an error or an exception of a delivery, and a cancellation, leave nothing in flight") {
   const TempDir dir;
-  const std::string bytes = Pattern(40 * kMiB);
+  const std::string bytes = TextPattern(40 * kMiB);
   const std::string path = dir.Write("f", bytes);
   for (const Way& way : kWays) {
     CAPTURE(way.name);

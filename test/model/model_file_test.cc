@@ -35,7 +35,7 @@ std::string Content(const ModelTensor& tensor) {
 
 TEST_CASE("a safetensors file: names, types, shapes, bytes and metadata") {
   const TempDir dir;
-  const std::string data = Pattern(24 + 2 + 0 + 4);
+  const std::string data = TextPattern(24 + 2 + 0 + 4);
   const std::string header =
       R"({"b":{"dtype":"BF16","shape":[1],"data_offsets":[24,26]},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
       R"("empty":{"dtype":"F64","shape":[0,9223372036854775808],"data_offsets":[26,26]},)"
@@ -146,7 +146,7 @@ TEST_CASE("a sharded model takes each tensor from its shard") {
 
 TEST_CASE("any other file is one tensor of bytes") {
   const TempDir dir;
-  const std::string bytes = Pattern(777);
+  const std::string bytes = TextPattern(777);
   absl::StatusOr<ModelFile> model = OpenModel(dir.Write("weights.bin", bytes));
   REQUIRE(model.ok());
   REQUIRE(model->tensors.size() == 1);

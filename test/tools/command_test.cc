@@ -262,7 +262,7 @@ TEST_CASE("numbers are the same under every locale") {
 
 TEST_CASE("load says what was read and how, for people and for programs") {
   const TempDir directory;
-  const std::string path = directory.Write("weights.bin", Pattern(100000));
+  const std::string path = directory.Write("weights.bin", TextPattern(100000));
   const Result people = Run({"load", path, "--verify"});
   REQUIRE_MESSAGE(people.status == 0, people.err);
   CHECK(people.err.empty());

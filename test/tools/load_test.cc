@@ -17,7 +17,7 @@ namespace {
 
 TEST_CASE("a model is loaded, verified, and let go again; its progress ends at the total") {
   const TempDir dir;
-  const std::string bytes = Pattern(3'000'001);
+  const std::string bytes = TextPattern(3'000'001);
   const std::string path = dir.Write("weights.bin", bytes);
   for (const char* device : {"CPU", "CPU+lru", "MOCK", "NULL"}) {
     CAPTURE(device);
@@ -45,7 +45,7 @@ TEST_CASE("a model is loaded, verified, and let go again; its progress ends at t
 
 TEST_CASE("a device that changes bytes is found out, and the tensor named") {
   const TempDir dir;
-  const std::string path = dir.Write("weights.bin", Pattern(5000));
+  const std::string path = dir.Write("weights.bin", TextPattern(5000));
   const absl::Status loaded = Load(path, "NULL", true, nullptr).status();  // NULL keeps no bytes
   CHECK(loaded.code() == absl::StatusCode::kDataLoss);
   CHECK(absl::StrContains(loaded.message(), "weights.bin"));
@@ -53,7 +53,7 @@ TEST_CASE("a device that changes bytes is found out, and the tensor named") {
 
 TEST_CASE("bad files, devices and a device that is too small are errors, and nothing stays allocated") {
   const TempDir dir;
-  const std::string path = dir.Write("weights.bin", Pattern(5000));
+  const std::string path = dir.Write("weights.bin", TextPattern(5000));
   CHECK(Load(dir / "none", "CPU", false, nullptr).status().code() == absl::StatusCode::kNotFound);
   CHECK(Load(path, "NOSUCH", false, nullptr).status().code() == absl::StatusCode::kNotFound);
   CHECK(Load(dir.Write("x.safetensors", "short"), "CPU", false, nullptr).status().code() ==
