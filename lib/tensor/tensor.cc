@@ -145,6 +145,7 @@ absl::Status Tensor::CopyOut(absl::Span<std::byte> dest) const {
 absl::StatusOr<std::byte*> Tensor::host_ptr() const {
   if (!*this) return EmptyTensor();
   if (fields_.nbytes == 0) return NoElements();
+  if (read_only()) return absl::FailedPreconditionError("host_ptr of a read-only Tensor: CopyOut reads it");
   if (!allocator().supports_host_ptr()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the CPU may not read and write memory of ", allocator().name(), " where it lies"));

@@ -1,5 +1,6 @@
 #include "packalloc/tensor/dlpack.h"
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
@@ -388,6 +389,16 @@ TEST_CASE("an export outlives its pool, and its memory goes back once") {
     CHECK(mock->live_blocks() == 0);
     CHECK(mock->log().Count(MockCall::kFree) == 1);
   }
+}
+
+TEST_CASE("a deleter outlives the library that exported it being closed") {
+  void* library = dlopen(PACKALLOC_DLPACK_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+  REQUIRE_MESSAGE(library != nullptr, dlerror());
+  auto* make = reinterpret_cast<DLManagedTensor* (*)()>(dlsym(library, "packalloc_test_export"));
+  REQUIRE((make != nullptr));
+  DlpackPtr exported(make());
+  CHECK(dlclose(library) == 0);
+  CHECK(*static_cast<std::byte*>(From(exported.get())->dl_tensor.data) == std::byte{7});
 }
 
 TEST_CASE("buffers, views and exports in any order, the allocator gone first") {

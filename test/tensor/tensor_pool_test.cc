@@ -1,11 +1,14 @@
 #include "packalloc/tensor/tensor_pool.h"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -21,6 +24,8 @@
 #include "packalloc/backends/null.h"
 #include "packalloc/buffer.h"
 #include "packalloc/packed_allocator.h"
+#include "packalloc/registry.h"
+#include "packalloc/tensor/dlpack.h"
 #include "packalloc/tensor/tensor.h"
 
 namespace packalloc {
@@ -361,6 +366,50 @@ TEST_CASE("any order of destruction") {
     CHECK(mock->live_blocks() == 0);
     CHECK(mock->misuses().empty());
   }
+}
+
+std::vector<TensorPool> static_pools;   // NOLINT(cert-err58-cpp): what is tested
+std::vector<Tensor> static_tensors;     // NOLINT(cert-err58-cpp)
+std::vector<DlpackPtr> static_exports;  // NOLINT(cert-err58-cpp)
+
+TEST_CASE("pools, tensors and exports in static objects go quietly at exit, from main and from a worker thread") {
+  for (const bool from_worker : {false, true}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      static_pools.push_back(*TensorPool::Make(*Pack(CpuAllocator())));
+      static_tensors.push_back(*static_pools.front().Empty({100}, kFloat32));
+      static_tensors.push_back(*static_pools.front().CreateView(static_tensors.front(), {1}, kInt8, 7));
+      static_exports.push_back(*ToDlpack(static_tensors.back()));
+      if (from_worker) std::thread([] { std::exit(0); }).join();
+      std::exit(0);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+}
+
+TEST_CASE("over OpenCL: data is the handle, views and exports keep the offset apart") {
+  const absl::StatusOr<PackedAllocator> device = Open("CL:0");
+  if (!device.ok()) {
+    MESSAGE("skipped: " << std::string(device.status().message()));
+    return;
+  }
+  const TensorPool pool = *TensorPool::Make(*device);
+  std::optional<Tensor> tensor = *pool.Empty({100, 4}, kInt16);
+  CHECK(tensor->device() == DlDevice{DlDevice::kOpenCl, 0});
+  std::vector<std::byte> bytes(800);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 251);
+  REQUIRE(tensor->CopyIn(bytes).ok());
+  const Tensor view = *pool.CreateView(*tensor, {5}, kUInt8, 133);
+  CHECK(view.data() == DeviceAddress{tensor->data().value, 133});
+  tensor.reset();
+  std::vector<std::byte> read(5);
+  REQUIRE(view.CopyOut(absl::MakeSpan(read)).ok());
+  CHECK(read == std::vector<std::byte>(bytes.begin() + 133, bytes.begin() + 138));
+  const Tensor imported = *FromDlpack(ToDlpack(view)->release());
+  CHECK(imported.data() == view.data());
+  CHECK(imported.device() == view.device());
 }
 
 TEST_CASE("an empty pool answers with errors, and copies are one pool") {

@@ -205,6 +205,7 @@ TEST_CASE("read-only tensors refuse every way to write") {
   CHECK(tensor.CopyIn(Numbered(1)).code() == kState);
   CHECK(tensor.View({8}, kUInt8)->CopyIn(Numbered(1)).code() == kState);
   CHECK(tensor.ref().status().code() == kState);
+  CHECK(tensor.host_ptr().status().code() == kState);
   std::vector<std::byte> read(64);
   CHECK(tensor.CopyOut(absl::MakeSpan(read)).ok());
   CHECK(read == Numbered(64));

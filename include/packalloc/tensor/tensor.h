@@ -131,7 +131,8 @@ class Tensor {
   absl::Status CopyIn(absl::Span<const std::byte> src) const;
   // Device to host: dest.size() bytes from the start. OUT_OF_RANGE, and nothing written, for more than nbytes().
   absl::Status CopyOut(absl::Span<std::byte> dest) const;
-  // Where the CPU may read and write the elements (after synchronize). FAILED_PRECONDITION where it may not.
+  // Where the CPU may read and write the elements (after synchronize). FAILED_PRECONDITION where it may not, as in a
+  // read-only tensor and in one without elements.
   absl::StatusOr<std::byte*> host_ptr() const;
   // Allocator and handle of exactly nbytes(), for Copy and CopyAll; valid as long as this tensor. UNIMPLEMENTED where
   // they would be a view and the device has none; FAILED_PRECONDITION for a tensor that was made read_only over a
