@@ -84,13 +84,16 @@ class BufferMap final : private ForkGuarded {
     return entry;
   }
 
-  Found Find(const AnyBuf& buf, const AnyRecord& record) const {
-    return Find(buf, [&](const Entry*) { return record.addr(buf); });
+  // `maybe_others`: the handle may be of another allocator of the transfer domain (everywhere else the box has been
+  // checked); only then is the address of a boxed one asked for.
+  Found Find(const AnyBuf& buf, const AnyRecord& record, bool maybe_others = false) const {
+    return Find(
+        buf, [&](const Entry*) { return record.addr(buf); }, maybe_others);
   }
 
   // `addr_of` gives the address of `buf`, which is probably the buffer of the entry that it is given (null: unknown).
   template <typename AddrOf>
-  Found Find(const AnyBuf& buf, const AddrOf& addr_of) const {
+  Found Find(const AnyBuf& buf, const AddrOf& addr_of, bool maybe_others = false) const {
     const std::uint64_t serial = buf.serial();
     Pointer expected;
     if (serial != 0) {
@@ -98,6 +101,7 @@ class BufferMap final : private ForkGuarded {
       expected = Expected(serial);
       if (expected == nullptr || expected->boxed) return {expected};
       if (buf.is_view()) return {};
+      if (!maybe_others && expected->serial == serial) return SeenBoxed(expected, serial, expected->at);
     }
     const DeviceAddress at = addr_of(static_cast<const Entry*>(expected.get()));
     const std::lock_guard lock(mutex_);

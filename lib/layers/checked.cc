@@ -235,19 +235,17 @@ std::optional<std::size_t> Checker::Damage(const AnyBuf& base, std::size_t from,
 // without.
 AnyBuf Checker::Guard(const AnyBuf& base, std::size_t nbytes, CheckedBuffer& buffer) {
   GuardLayout& layout = buffer.layout;
-  absl::StatusOr<AnyBuf> handle = base;
+  absl::StatusOr<AnyBuf> handle = absl::UnknownError("not guarded");
   try {
     const bool reachable = inner_.offset && inner_.host_ptr && !buffer.spec.external_ptr && inner_.host_ptr(base).ok();
-    if (reachable && layout.back != 0) {
-      handle = inner_.offset(base, nbytes, layout.front);
-      buffer.guarded =
-          handle.ok() && Fill(base, 0, layout.front, kGuard) && Fill(base, layout.front + nbytes, layout.back, kGuard);
-    }
     buffer.poisoned = reachable && options_.poison;
-  } catch (...) {
-    buffer.guarded = false;
+    if (reachable && layout.back != 0) handle = inner_.offset(base, nbytes, layout.front);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): as where it answers an error
   }
-  if (!buffer.guarded) {
+  if (handle.ok()) {
+    // Also where this fails half-way the buffer stays where it is: in front of it there may be guard bytes.
+    buffer.guarded = Fill(base, 0, layout.front, kGuard) && Fill(base, layout.front + nbytes, layout.back, kGuard);
+  } else {
     layout.front = layout.back = 0;
     handle = base;
   }
@@ -357,7 +355,7 @@ absl::Status Checker::Free(const AnyBuf& buf, std::size_t nbytes, const BufferSp
 }
 
 absl::Status Checker::CheckAccess(const char* operation, const AnyBuf& buf, std::size_t nbytes, bool others_too) {
-  const auto [entry, offset] = live_.Find(buf, inner_);
+  const auto [entry, offset] = live_.Find(buf, inner_, others_too);
   if (!entry) {
     if (nbytes == 0) return absl::OkStatus();  // of an empty buffer
     return NotLive(operation, buf, CheckedFault::kUseAfterFree, others_too);

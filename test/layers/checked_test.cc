@@ -300,6 +300,15 @@ TEST_CASE("guards that cannot be made are left out, and the allocation goes on")
     CHECK(s.device.free(*buf, 64).ok());
     CHECK(s.mock->live_blocks() == 0);
   }
+  for (const std::uint64_t nth : {1, 2, 3}) {  // half-way: zeroed memory stays zero
+    Subject s;
+    s.mock->FailNth(MockCall::kOffset, nth, absl::UnavailableError("no"));
+    const AnyBuf buf = *s.device.alloc(64, {.zero = true});
+    std::vector<std::byte> host = Bytes(64, 1);
+    CHECK(s.device.copyout(absl::MakeSpan(host), buf).ok());
+    CHECK(host == Bytes(64, 0));
+    CHECK(s.device.free(buf, 64, {.zero = true}).ok());
+  }
 }
 
 TEST_CASE("a size that only the guards make too large is granted without them") {
