@@ -8,7 +8,7 @@ std::vector<Bar> Bars() {
   return {
       PackedOverRecord(),    LruHitOverMalloc(),     LruTwoThreadScaling(),    CpuFirstTouchOverMalloc(),
       CpuCopyOverMemcpy(),   OpenClCopyOverMemcpy(), TensorPoolEmptyOverLru(), DiskColdOverBestRaw(),
-      DiskWarmOverBestRaw(), DiskManyOverOne(),
+      DiskWarmOverBestRaw(), DiskManyOverOne(),      DiskToOpenClOverCpu(),    CudaPinnedStagingOverOption(),
   };
 }
 

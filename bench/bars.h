@@ -37,6 +37,8 @@ Bar TensorPoolEmptyOverLru();
 Bar DiskColdOverBestRaw();
 Bar DiskWarmOverBestRaw();
 Bar DiskManyOverOne();
+Bar DiskToOpenClOverCpu();
+Bar CudaPinnedStagingOverOption();
 
 }  // namespace packalloc::bench
 

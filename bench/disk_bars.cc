@@ -25,6 +25,7 @@
 #include "packalloc/backends/disk.h"
 #include "packalloc/copy.h"
 #include "packalloc/packed_allocator.h"
+#include "packalloc/registry.h"
 
 namespace packalloc::bench {
 namespace {
@@ -217,6 +218,38 @@ Bar DiskManyOverOne() {
             const double ratio = MedianRatioOfTimes(
                 {.rounds = kRounds}, [&] { return timed([&] { return CopyAll(pairs).status(); }); },
                 [&] { return timed([&] { return bench.cpu().copy_from_disk(bench.dest_buffer(), extent, total); }); });
+            if (!failed.ok()) return failed;
+            return ratio;
+          }};
+}
+
+Bar DiskToOpenClOverCpu() {
+  return {"disk_to_opencl_over_cpu", "copy_from_disk of 1 GiB, not cached, to OpenCL over the same to CPU memory", 1.25,
+          Bar::Kind::kAtMost, []() -> absl::StatusOr<double> {
+            absl::StatusOr<PackedAllocator> cl = Open("CL");
+            if (!cl.ok()) return cl.status();
+            absl::StatusOr<std::unique_ptr<DiskBench>> made = DiskBench::Make();
+            if (!made.ok()) return made.status();
+            const DiskBench& bench = **made;
+            absl::StatusOr<AnyBuf> buf = cl->alloc(kFileBytes);
+            if (!buf.ok()) return buf.status();
+            const DiskExtent& extent = *bench.file().get<DiskExtent>();
+            absl::Status failed = cl->copy_from_disk(*buf, extent, kFileBytes);  // touches it
+            const auto timed = [&](const PackedAllocator& device, const AnyBuf& dest) {
+              failed.Update(bench.Prepare(true));
+              return WallSeconds([&] {
+                failed.Update(device.copy_from_disk(dest, extent, kFileBytes));
+                failed.Update(device.synchronize());
+              });
+            };
+            const double ratio = MedianRatioOfTimes(
+                {.rounds = kRounds}, [&] { return timed(*cl, *buf); },
+                [&] { return timed(bench.cpu(), bench.dest_buffer()); });
+            if (failed.ok()) failed = cl->copyout({bench.dest(), kFileBytes}, *buf);
+            if (failed.ok() && std::memcmp(bench.dest(), bench.want(), kFileBytes) != 0) {
+              failed = absl::InternalError("other bytes came to OpenCL");
+            }
+            failed.Update(cl->free(*buf, kFileBytes));
             if (!failed.ok()) return failed;
             return ratio;
           }};
