@@ -1,7 +1,7 @@
 # The stages of .ci/run. Each is a function that succeeds or fails; .ci/run says in which order they run, measures them
 # and goes on after one that failed. A new stage is a function here and a line there.
 
-ci_packages=(clang-14 libclang-rt-14-dev clang-tidy-14 clang-format-14 python3-yaml)
+ci_packages=(gcovr clang-14 libclang-rt-14-dev clang-tidy-14 clang-format-14 python3-yaml)
 code_folders=(include lib backends tools bench examples test)
 tidy_folders='(lib|backends|tools)'
 
@@ -62,4 +62,34 @@ stage_install() (
   export PKG_CONFIG_PATH=$library_dir PKG_CONFIG_SYSROOT_DIR=
   g++ -std=c++20 examples/ten_lines.cc -o "$target/ten_lines" \
     $(pkg-config --define-variable=prefix="$target/usr/local" --static --cflags --libs packalloc) && "$target/ten_lines"
+)
+
+# A million steps against the model; the plain build has run some thousand.
+stage_model() (
+  PACKALLOC_MODEL_STEPS=1000000 build/test/model_test
+)
+
+# Each fuzzer for a short while, from a copy of its corpus.
+stage_fuzz() (
+  CC=clang-14 CXX=clang++-14 configure build-fuzz -Dfuzzers=true -Db_sanitize=address,undefined -Db_lundef=false \
+    -Doptimization=1 -Dbenchmarks=disabled -Dexamples=disabled
+  fuzzers=$(cd test/fuzz/corpus && ls)
+  build_in build-fuzz $(printf 'test/fuzz/fuzz_%s ' $fuzzers)
+  inputs=$(mktemp -d)
+  trap 'rm -rf "$inputs"' EXIT
+  for fuzzer in $fuzzers; do
+    cp -r "test/fuzz/corpus/$fuzzer" "$inputs/"
+    build-fuzz/test/fuzz/fuzz_"$fuzzer" -max_total_time=20 -print_final_stats=0 -verbosity=0 \
+      -artifact_prefix="build-fuzz/$fuzzer-" "$inputs/$fuzzer" 2>"$inputs/log" || { tail -n 40 "$inputs/log"; exit 1; }
+  done
+)
+
+# Lines that no test reaches, in build-coverage/coverage.txt.
+stage_coverage() (
+  configure build-coverage -Db_coverage=true -Doptimization=0 -Dbenchmarks=disabled
+  build_in build-coverage
+  test_in build-coverage --timeout-multiplier 3
+  gcovr --root . --object-directory build-coverage --filter include/ --filter lib/ --filter backends/ \
+    --exclude-throw-branches --exclude-unreachable-branches --output build-coverage/coverage.txt
+  tail -n 3 build-coverage/coverage.txt
 )

@@ -1,6 +1,5 @@
 // Sizes, numbers and flags, from text and from the environment: a value is the one that was written, or an error.
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -17,9 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto real = packalloc::ParseDouble(text);
   const auto flag = packalloc::ParseFlag(text);
   if (number.ok()) {
-    // But for leading zeros.
-    const std::string again = std::to_string(*number);
-    if (!text.ends_with(again) || text.find_first_not_of('0') + again.size() < text.size()) std::abort();
+    const std::string zeros(text.size() - std::min(text.size(), std::to_string(*number).size()), '0');
+    if (text != zeros + std::to_string(*number)) std::abort();
     if (!bytes.ok() || *bytes != *number || !real.ok()) std::abort();
   }
   if (bytes.ok() && !number.ok() && *bytes % 1024 != 0 && !absl::EndsWithIgnoreCase(text, "B")) std::abort();
