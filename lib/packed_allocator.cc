@@ -29,6 +29,8 @@ std::uint64_t LeaseSerials() {
   return next_serial++;
 }
 
+bool SameTypeInfo(const BufType* a, const BufType* b) { return a != nullptr && b != nullptr && *a->info == *b->info; }
+
 absl::Status WrongType(const AnyBuf& buf, const std::type_info& wanted) {
   if (buf.empty()) return absl::InvalidArgumentError("the buffer handle is empty (default-constructed or moved from)");
   return absl::InvalidArgumentError(
@@ -60,8 +62,7 @@ std::uint32_t DomainOf(std::uint64_t id) { return static_cast<std::uint32_t>(id 
 }  // namespace internal
 
 absl::StatusOr<PackedAllocator> PackedAllocator::FromRecord(AnyRecord record, const internal::BufType* type,
-                                                            std::shared_ptr<const void> typed_record,
-                                                            const internal::TypedCalls& typed_calls) {
+                                                            std::shared_ptr<const void> typed_record) {
   const char* missing = !record.alloc     ? "alloc"
                         : !record.free    ? "free"
                         : !record.copyin  ? "copyin"
@@ -85,7 +86,14 @@ absl::StatusOr<PackedAllocator> PackedAllocator::FromRecord(AnyRecord record, co
   state->record = std::move(record);
   state->type = type;
   state->typed_record = std::move(typed_record);
-  state->typed_calls = typed_calls;
+  if (const auto* alloc = state->record.alloc.target<internal::DirectAlloc>()) {
+    state->direct_alloc = alloc->call;
+    state->alloc_object = alloc->object.get();
+  }
+  if (const auto* free = state->record.free.target<internal::DirectFree>()) {
+    state->direct_free = free->call;
+    state->free_object = free->object.get();
+  }
   PackedAllocator packed;
   packed.state_ = std::move(state);
   return packed;
@@ -93,7 +101,7 @@ absl::StatusOr<PackedAllocator> PackedAllocator::FromRecord(AnyRecord record, co
 
 absl::StatusOr<PackedAllocator> PackedAllocator::WithRecord(AnyRecord layered) const {
   if (!state_) return internal::EmptyAllocator("WithRecord");
-  return FromRecord(std::move(layered), state_->type, nullptr, {});
+  return FromRecord(std::move(layered), state_->type, nullptr);
 }
 
 absl::Status PackedAllocator::CheckOwned(const AnyBuf& buf, const char* operation) const {

@@ -103,22 +103,36 @@ struct BufTypeOf {
                                  kInPlace};
 };
 
+bool SameTypeInfo(const BufType* a, const BufType* b);  // of two libraries with hidden symbols; null is no type
 inline bool SameType(const BufType* a, const BufType* b) {
-  return a == b || (a != nullptr && b != nullptr && *a->info == *b->info);
+  if (a == b) [[likely]]
+    return true;
+  return SameTypeInfo(a, b);
 }
 
 // For the constructor of an AnyBuf whose size, owner and serial number are yet to be set.
 struct Unstamped {};
 
-// The two calls of the hot path straight on a typed record, without a second std::function on the way. The result of
-// `alloc` is Unstamped: the caller has the values in registers.
-struct TypedCalls {
-  absl::StatusOr<AnyBuf> (*alloc)(const void* record, std::size_t nbytes, const BufferSpec& spec) = nullptr;
-  absl::Status (*free)(const void* record, const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) = nullptr;
+// The functors with which the record's two hot members are made by Erase, and by layers that want it: a packed
+// allocator whose record's `alloc` (or `free`) is one calls it without the std::function, and has the result's fields
+// still in registers. A layer on top that replaces the member ends that by itself.
+struct DirectAlloc {
+  // Unstamped: the size, owner and serial number of the result are yet to be set.
+  using Call = absl::StatusOr<AnyBuf> (*)(void* object, std::size_t nbytes, const BufferSpec& spec);
+  std::shared_ptr<void> object;
+  Call call = nullptr;
+  absl::StatusOr<AnyBuf> operator()(std::size_t nbytes, const BufferSpec& spec) const;
 };
-
+struct DirectFree {
+  using Call = absl::Status (*)(void* object, const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec);
+  std::shared_ptr<void> object;
+  Call call = nullptr;
+  absl::Status operator()(const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) const {
+    return call(object.get(), buf, nbytes, spec);
+  }
+};
 template <typename Buf>
-struct TypedCallsOf;
+struct TypedCalls;
 
 // Each thread leases 2^24 serial numbers at a time: unique without an atomic operation per call.
 inline constexpr std::uint64_t kSerialLease = std::uint64_t{1} << 24;
@@ -176,6 +190,9 @@ class AnyBuf {
     internal::BufTypeOf<Buf>::Construct(storage_, std::move(buf));
   }
 
+  // The handle of `other`, which copies_as_bytes.
+  AnyBuf(const AnyBuf& other, internal::Unstamped) noexcept : type_(other.type_) { CopyHandle(other); }
+
   bool empty() const { return type_ == nullptr; }
   // Bytes as asked for (of a view: the view's).
   std::size_t nbytes() const { return nbytes_; }
@@ -189,8 +206,9 @@ class AnyBuf {
 
  private:
   friend class PackedAllocator;
+  friend struct internal::DirectAlloc;
   template <typename Buf>
-  friend struct internal::TypedCallsOf;
+  friend struct internal::TypedCalls;
   static constexpr std::uint64_t kViewBit = std::uint64_t{1} << 63;
 
   void CopyFrom(const AnyBuf& other) {
@@ -213,12 +231,15 @@ class AnyBuf {
     other.owner_ = 0;  // an empty box is nobody's: the check of the owner finds it
   }
   void CopyRaw(const AnyBuf& other) noexcept {
+    CopyHandle(other);
+    CopyFields(other);
+  }
+  void CopyHandle(const AnyBuf& other) noexcept {
     static_assert(sizeof storage_ == 4 * sizeof(std::uint64_t));
     CopyWord(storage_, other.storage_);
     CopyWord(storage_ + 8, other.storage_ + 8);
     CopyWord(storage_ + 16, other.storage_ + 16);
     CopyWord(storage_ + 24, other.storage_ + 24);
-    CopyFields(other);
   }
   // One word through a general register. Handles are mostly written as 8-byte words; read back at once by the 16-byte
   // vector loads that a compiler would choose here, they stall the load until the stores have retired.
@@ -255,7 +276,11 @@ struct PackedState {
   AnyRecord record;
   const BufType* type = nullptr;
   std::shared_ptr<const void> typed_record;  // the Allocator<Buf> itself where no layer lies on it, else null
-  TypedCalls typed_calls{};                  // null with it
+  // Of the record's DirectAlloc and DirectFree; the calls are null where it has other functors.
+  DirectAlloc::Call direct_alloc = nullptr;
+  DirectFree::Call direct_free = nullptr;
+  void* alloc_object = nullptr;
+  void* free_object = nullptr;
   std::size_t max_alloc_bytes = 0;
   std::uint64_t id = 0;  // transfer domain in the upper half, so that a handle tells its domain
 };
@@ -322,8 +347,7 @@ class PackedAllocator {
 
   // Used by Pack.
   static absl::StatusOr<PackedAllocator> FromRecord(AnyRecord record, const internal::BufType* type,
-                                                    std::shared_ptr<const void> typed_record,
-                                                    const internal::TypedCalls& typed_calls);
+                                                    std::shared_ptr<const void> typed_record);
 
  private:
   absl::StatusOr<AnyBuf> AllocUncommon(std::size_t nbytes, const BufferSpec& spec) const;
@@ -384,6 +408,39 @@ absl::Status CheckType(const AnyBuf& buf) {
   return buf.get<Buf>() != nullptr ? absl::OkStatus() : WrongType(buf, typeid(Buf));
 }
 
+inline absl::StatusOr<AnyBuf> DirectAlloc::operator()(std::size_t nbytes, const BufferSpec& spec) const {
+  absl::StatusOr<AnyBuf> buf = call(object.get(), nbytes, spec);
+  if (buf.ok()) [[likely]] {
+    buf->owner_ = 0;
+    buf->nbytes_ = nbytes;
+    buf->serial_ = 0;
+  }
+  return buf;
+}
+
+// The hot members of an Allocator<Buf> over boxed handles.
+template <typename Buf>
+struct TypedCalls {
+  static absl::StatusOr<AnyBuf> Alloc(void* record, std::size_t nbytes, const BufferSpec& spec) {
+    absl::StatusOr<Buf> buf = static_cast<const Allocator<Buf>*>(record)->alloc(nbytes, spec);
+    if (!buf.ok()) [[unlikely]]
+      return std::move(buf).status();
+    return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf), Unstamped{});
+  }
+  static absl::Status Free(void* record, const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
+    if (buf.type_ != &BufTypeOf<Buf>::kType) [[unlikely]]
+      return FreeOtherType(record, buf, nbytes, spec);
+    return static_cast<const Allocator<Buf>*>(record)->free(*BufTypeOf<Buf>::Get(buf.storage_), nbytes, spec);
+  }
+  // Apart, so that the usual way saves no registers for it.
+  [[gnu::noinline]] static absl::Status FreeOtherType(void* record, const AnyBuf& buf, std::size_t nbytes,
+                                                      const BufferSpec& spec) {
+    const Buf* typed = buf.get<Buf>();
+    if (typed == nullptr) return WrongType(buf, typeid(Buf));
+    return static_cast<const Allocator<Buf>*>(record)->free(*typed, nbytes, spec);
+  }
+};
+
 }  // namespace internal
 
 template <typename Buf>
@@ -391,22 +448,9 @@ AnyRecord Erase(std::shared_ptr<const Allocator<Buf>> record) {
   AnyRecord any;
   any.traits = record->traits;
   any.controls = record->controls;
-  if (record->alloc) {
-    any.alloc = [record](std::size_t nbytes, const BufferSpec& spec) -> absl::StatusOr<AnyBuf> {
-      absl::StatusOr<Buf> buf = record->alloc(nbytes, spec);
-      if (!buf.ok()) [[unlikely]]
-        return std::move(buf).status();
-      return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf), nbytes);
-    };
-  }
-  if (record->free) {
-    any.free = [record](const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) -> absl::Status {
-      const Buf* typed = buf.get<Buf>();
-      if (typed == nullptr) [[unlikely]]
-        return internal::WrongType(buf, typeid(Buf));
-      return record->free(*typed, nbytes, spec);
-    };
-  }
+  const auto object = std::const_pointer_cast<Allocator<Buf>>(record);  // not written through
+  if (record->alloc) any.alloc = internal::DirectAlloc{object, &internal::TypedCalls<Buf>::Alloc};
+  if (record->free) any.free = internal::DirectFree{object, &internal::TypedCalls<Buf>::Free};
   if (record->copyin) {
     any.copyin = [record](const AnyBuf& dest, absl::Span<const std::byte> src) -> absl::Status {
       const Buf* typed = dest.get<Buf>();
@@ -469,35 +513,15 @@ AnyRecord Erase(std::shared_ptr<const Allocator<Buf>> record) {
   return any;
 }
 
-namespace internal {
-
-template <typename Buf>
-struct TypedCallsOf {
-  static absl::StatusOr<AnyBuf> Alloc(const void* record, std::size_t nbytes, const BufferSpec& spec) {
-    absl::StatusOr<Buf> buf = static_cast<const Allocator<Buf>*>(record)->alloc(nbytes, spec);
-    if (!buf.ok()) [[unlikely]]
-      return std::move(buf).status();
-    return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf), Unstamped{});
-  }
-  // The owner was checked, so the type is right.
-  static absl::Status Free(const void* record, const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
-    return static_cast<const Allocator<Buf>*>(record)->free(*BufTypeOf<Buf>::Get(buf.storage_), nbytes, spec);
-  }
-  static constexpr TypedCalls kCalls{&Alloc, &Free};
-};
-
-}  // namespace internal
-
 template <typename Buf>
 absl::StatusOr<PackedAllocator> Pack(Allocator<Buf> record) {
   auto shared = std::make_shared<const Allocator<Buf>>(std::move(record));
   AnyRecord boxed = Erase<Buf>(shared);
-  return PackedAllocator::FromRecord(std::move(boxed), &internal::BufTypeOf<Buf>::kType, std::move(shared),
-                                     internal::TypedCallsOf<Buf>::kCalls);
+  return PackedAllocator::FromRecord(std::move(boxed), &internal::BufTypeOf<Buf>::kType, std::move(shared));
 }
 template <>
 inline absl::StatusOr<PackedAllocator> Pack(AnyRecord record) {
-  return PackedAllocator::FromRecord(std::move(record), &internal::BufTypeOf<AnyBuf>::kType, nullptr, {});
+  return PackedAllocator::FromRecord(std::move(record), &internal::BufTypeOf<AnyBuf>::kType, nullptr);
 }
 
 template <>
@@ -565,9 +589,8 @@ Allocator<Buf> Typed(AnyRecord boxed) {
 inline absl::StatusOr<AnyBuf> PackedAllocator::AllocUnchecked(std::size_t nbytes, const BufferSpec& spec) const {
   const internal::PackedState& state = *state_;
   // One result, made in place by the conditional and returned by name: another would cost a move of 72 bytes.
-  absl::StatusOr<AnyBuf> buf = state.typed_calls.alloc != nullptr
-                                   ? state.typed_calls.alloc(state.typed_record.get(), nbytes, spec)
-                                   : state.record.alloc(nbytes, spec);
+  absl::StatusOr<AnyBuf> buf = state.direct_alloc != nullptr ? state.direct_alloc(state.alloc_object, nbytes, spec)
+                                                             : state.record.alloc(nbytes, spec);
   if (buf.ok()) [[likely]] {
     AnyBuf& box = *buf;
     box.owner_ = state.id;
@@ -593,8 +616,8 @@ inline absl::Status PackedAllocator::free(const AnyBuf& buf, std::size_t nbytes,
     return CheckFree(buf, nbytes);
   }
   const internal::PackedState& state = *state_;
-  if (state.typed_calls.free == nullptr) return state.record.free(buf, nbytes, spec);
-  return state.typed_calls.free(state.typed_record.get(), buf, nbytes, spec);
+  if (state.direct_free == nullptr) return state.record.free(buf, nbytes, spec);
+  return state.direct_free(state.free_object, buf, nbytes, spec);
 }
 
 template <typename Buf>

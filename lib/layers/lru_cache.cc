@@ -227,17 +227,21 @@ AnyRecord LruCache::Over(AnyRecord record, const LruOptions& options, bool keep,
   AnyRecord layered = record;
   std::shared_ptr<LruCache> cache(new LruCache(std::move(record), options, keep));
   cache->group_->Join(cache);
-  if (check) {
-    layered.alloc = [cache](std::size_t nbytes, const BufferSpec& spec) { return cache->CheckedAlloc(nbytes, spec); };
-    layered.free = [cache](const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
-      return cache->CheckedFree(buf, nbytes, spec);
-    };
-  } else {
-    layered.alloc = [cache](std::size_t nbytes, const BufferSpec& spec) { return cache->Alloc(nbytes, spec); };
-    layered.free = [cache](const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
-      return cache->Free(buf, nbytes, spec);
-    };
-  }
+  using Spec = BufferSpec;
+  const auto alloc = [](void* self, std::size_t nbytes, const Spec& spec) {
+    return static_cast<LruCache*>(self)->Alloc(nbytes, spec);
+  };
+  const auto free = [](void* self, const AnyBuf& buf, std::size_t nbytes, const Spec& spec) {
+    return static_cast<LruCache*>(self)->Free(buf, nbytes, spec);
+  };
+  const auto checked_alloc = [](void* self, std::size_t nbytes, const Spec& spec) {
+    return static_cast<LruCache*>(self)->CheckedAlloc(nbytes, spec);
+  };
+  const auto checked_free = [](void* self, const AnyBuf& buf, std::size_t nbytes, const Spec& spec) {
+    return static_cast<LruCache*>(self)->CheckedFree(buf, nbytes, spec);
+  };
+  layered.alloc = internal::DirectAlloc{cache, check ? internal::DirectAlloc::Call{checked_alloc} : alloc};
+  layered.free = internal::DirectFree{cache, check ? internal::DirectFree::Call{checked_free} : free};
   layered.controls.Add<LruControl>(std::move(cache));
   return layered;
 }
