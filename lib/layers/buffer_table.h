@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lib/layers/buffer_stack.h"
 #include "lib/layers/eviction.h"
 #include "packalloc/buffer_spec.h"
 #include "packalloc/packed_allocator.h"
@@ -42,17 +43,11 @@ struct BufferKey {
 // oldest. A key stays when its last buffer is taken, until the table runs full of such keys and drops them.
 class BufferTable {
  public:
-  struct Cached {
-    template <typename B>
-    Cached(B&& b, Priority p) : buf(std::forward<B>(b)), priority(p) {}
-    AnyBuf buf;
-    Priority priority;
-  };
   class alignas(64) Slot {
    public:
-    bool empty() const { return count_ == 0; }
-    bool has_room() const { return buffers_.size() < buffers_.capacity(); }
-    AnyBuf& newest() { return buffers_.back().buf; }
+    bool empty() const { return buffers_.empty(); }
+    bool has_room() const { return buffers_.has_room(); }
+    const AnyBuf& newest() { return buffers_.newest().buf; }
     std::uint64_t last_used() const { return last_used_; }
 
    private:
@@ -62,9 +57,7 @@ class BufferTable {
     bool in_order_ = false;
     double weight_ = 0;
     std::uint64_t last_used_ = 0;
-    std::uint32_t count_ = 0;
-    std::uint32_t first_ = 0;  // buffers_[0, first_) were evicted
-    std::vector<Cached> buffers_;
+    BufferStack buffers_;
   };
 
   explicit BufferTable(EvictionPolicy policy) : order_(policy) {}
@@ -79,12 +72,12 @@ class BufferTable {
   // A slot with room for one more buffer. May throw std::bad_alloc, and changes nothing then.
   Slot& FindOrAdd(const BufferKey& key) {
     if (Slot* slot = Find(key)) {
-      MakeRoom(*slot);
+      slot->buffers_.MakeRoom();
       return *slot;
     }
     if ((keys_ + 1) * 4 > slots_.size() * 3) Rebuild();
     Slot& slot = slots_[Probe(key)];
-    slot.buffers_.reserve(1);
+    slot.buffers_.MakeRoom();
     slot.nbytes_ = key.nbytes;
     slot.spec_ = key.spec;
     slot.weight_ = order_.WeightOf(key.nbytes);
@@ -93,22 +86,19 @@ class BufferTable {
   }
 
   // Keeps `buf` as the newest of a slot that has room.
-  template <typename B>
-  void Push(Slot& slot, B&& buf, std::uint64_t stamp) {
-    const Priority priority = order_.PriorityOf(slot.weight_, stamp);
-    slot.buffers_.emplace_back(std::forward<B>(buf), priority);
-    ++slot.count_;
-    slot.last_used_ = stamp;
-    if (!slot.in_order_) [[unlikely]]
-      Enqueue(slot, priority);
-  }
+  void Push(Slot& slot, AnyBuf&& buf, std::uint64_t stamp) { slot.buffers_.Push(std::move(buf), Use(slot, stamp)); }
+  // The same with a handle that copies_as_bytes, which is copied without its stamps.
+  void PushBytes(Slot& slot, const AnyBuf& buf, std::uint64_t stamp) { slot.buffers_.PushBytes(buf, Use(slot, stamp)); }
 
-  // Forgets the newest of a slot that is not empty; the caller has moved it out.
-  void DropNewest(Slot& slot, std::uint64_t stamp) {
-    slot.buffers_.pop_back();
+  // Takes the newest of a slot that is not empty.
+  AnyBuf PopNewest(Slot& slot, std::uint64_t stamp) {
     slot.last_used_ = stamp;
-    if (--slot.count_ == 0 && slot.first_ != 0) [[unlikely]]
-      DropEvicted(slot);
+    return slot.buffers_.PopNewest();
+  }
+  // The same where its handle copies_as_bytes; readable until the next push.
+  const AnyBuf& DropNewestBytes(Slot& slot, std::uint64_t stamp) {
+    slot.last_used_ = stamp;
+    return slot.buffers_.DropNewestBytes();
   }
 
   // The priority of what PopLowest would take, or nullopt when the table has no buffers.
@@ -125,9 +115,7 @@ class BufferTable {
   // Takes out the buffer with the lowest priority. The table has one.
   Evicted PopLowest() {
     Slot& slot = slots_[LowestCandidate()->key];
-    Evicted out{KeyOf(slot), std::move(slot.buffers_[slot.first_++].buf)};
-    if (--slot.count_ == 0) DropEvicted(slot);
-    return out;
+    return {KeyOf(slot), slot.buffers_.PopOldest()};
   }
 
   // See EvictionOrder::Advance.
@@ -135,12 +123,20 @@ class BufferTable {
 
   // Gives back the memory of the table itself. It has no buffers.
   void Clear() {
-    slots_ = {};
+    slots_ = std::vector<Slot>();
     mask_ = 0;
     keys_ = 0;
     order_.Clear();
   }
   std::size_t keys() const { return keys_; }
+
+  // Calls visit(key, its number of buffers) for each key that has any.
+  template <typename Visit>
+  void ForEachKey(Visit visit) const {
+    for (const Slot& slot : slots_) {
+      if (!slot.empty()) visit(KeyOf(slot), slot.buffers_.size());
+    }
+  }
 
  private:
   static constexpr std::size_t kFewestSlots = 16;
@@ -163,18 +159,13 @@ class BufferTable {
     }
   }
 
-  void MakeRoom(Slot& slot) {
-    if (slot.has_room()) return;
-    if (slot.first_ * 2 > slot.buffers_.size()) {
-      DropEvicted(slot);
-    } else {
-      slot.buffers_.reserve(slot.buffers_.size() * 2 + 1);
-    }
-  }
-
-  static void DropEvicted(Slot& slot) {
-    slot.buffers_.erase(slot.buffers_.begin(), slot.buffers_.begin() + static_cast<std::ptrdiff_t>(slot.first_));
-    slot.first_ = 0;
+  // The priority of what is used now.
+  Priority Use(Slot& slot, std::uint64_t stamp) {
+    const Priority priority = order_.PriorityOf(slot.weight_, stamp);
+    slot.last_used_ = stamp;
+    if (!slot.in_order_) [[unlikely]]
+      Enqueue(slot, priority);
+    return priority;
   }
 
   void Enqueue(Slot& slot, Priority priority) {
@@ -185,7 +176,7 @@ class BufferTable {
   std::optional<EvictionOrder::Candidate> LowestCandidate() {
     return order_.Lowest([this](std::uint32_t key) -> std::optional<Priority> {
       Slot& slot = slots_[key];
-      if (!slot.empty()) return slot.buffers_[slot.first_].priority;
+      if (!slot.empty()) return slot.buffers_.oldest().priority;
       slot.in_order_ = false;
       return std::nullopt;
     });
@@ -206,7 +197,7 @@ class BufferTable {
       if (slot.empty()) continue;
       Slot& to = slots_[Probe(KeyOf(slot))];
       to = std::move(slot);
-      Enqueue(to, to.buffers_[to.first_].priority);
+      Enqueue(to, to.buffers_.oldest().priority);
     }
   }
 

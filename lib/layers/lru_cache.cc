@@ -71,9 +71,8 @@ class LruCache::AllLocked {
       }
     }
     if (found == nullptr) return std::nullopt;
-    std::optional<AnyBuf> taken(std::move(found->newest()));
-    from->table.DropNewest(*found, ++clock_);
-    from->Count(key, -1);
+    std::optional<AnyBuf> taken(from->table.PopNewest(*found, ++clock_));
+    from->cached_bytes -= static_cast<std::int64_t>(key.nbytes);
     cached_ -= static_cast<std::int64_t>(key.nbytes);
     ++home_->hits;
     return taken;
@@ -87,7 +86,7 @@ class LruCache::AllLocked {
     } catch (const std::bad_alloc&) {
       return false;
     }
-    home_->Count(key, 1);
+    home_->cached_bytes += static_cast<std::int64_t>(key.nbytes);
     cached_ += static_cast<std::int64_t>(key.nbytes);
     return true;
   }
@@ -104,7 +103,7 @@ class LruCache::AllLocked {
       priority = mine;
     }
     BufferTable::Evicted evicted = lowest->table.PopLowest();
-    lowest->Count(evicted.key, -1);
+    lowest->cached_bytes -= static_cast<std::int64_t>(evicted.key.nbytes);
     cached_ -= static_cast<std::int64_t>(evicted.key.nbytes);
     rank_ = std::max(rank_, priority->rank);
     AddHeld(evicted.key.nbytes, evicted.key.host(), -1);
@@ -176,7 +175,7 @@ inline std::uint64_t LruCache::Tick(Shard& shard) {
 
 [[gnu::always_inline]] inline absl::StatusOr<AnyBuf> LruCache::Alloc(std::size_t nbytes, const BufferSpec& spec) {
   // 0 - 1 wraps: one comparison finds zero and too many.
-  if (nbytes - 1 >= max_alloc_bytes_ || spec.alignment != 0 || PassesThrough(spec)) [[unlikely]]
+  if (nbytes - 1 >= max_kept_bytes_ || spec.alignment != 0 || PassesThrough(spec)) [[unlikely]]
     return AllocUncommon(nbytes, spec);
   const std::size_t class_bytes = classes_.Of(nbytes);
   if (class_bytes == 0) [[unlikely]]
@@ -186,17 +185,13 @@ inline std::uint64_t LruCache::Tick(Shard& shard) {
   {
     std::lock_guard lock(home.lock);
     BufferTable::Slot* slot = home.table.Find(key);
-    if (slot != nullptr && !slot->empty() && home.cached_bytes - static_cast<std::int64_t>(key.nbytes) >= home.floor)
-        [[likely]] {
-      home.Count(key, -1);
+    const std::int64_t rest = home.cached_bytes - static_cast<std::int64_t>(key.nbytes);
+    if (slot != nullptr && !slot->empty() && rest >= home.floor && slot->newest().copies_as_bytes()) [[likely]] {
+      home.cached_bytes = rest;
       ++home.hits;
-      // Drops the slot's entry once the result, which is made where the caller wants it, has taken the handle.
-      struct Drop {
-        Shard& home;
-        BufferTable::Slot& slot;
-        ~Drop() { home.table.DropNewest(slot, home.clock); }
-      } drop{home, *slot};
-      return absl::StatusOr<AnyBuf>(absl::in_place, std::move(slot->newest()));
+      // Made where the caller wants it, before the lock is released.
+      return absl::StatusOr<AnyBuf>(absl::in_place, home.table.DropNewestBytes(*slot, home.clock),
+                                    internal::Unstamped{});
     }
   }
   return AllocSlow(key, spec);
@@ -210,16 +205,15 @@ inline std::uint64_t LruCache::Tick(Shard& shard) {
   if (buf.copies_as_bytes()) [[likely]] {
     Shard& home = Home();
     std::lock_guard lock(home.lock);
-    if (home.cached_bytes + static_cast<std::int64_t>(key.nbytes) <= home.ceiling) [[likely]] {
-      BufferTable::Slot* slot = home.table.Find(key);
-      if (slot != nullptr && slot->has_room()) [[likely]] {
-        home.table.Push(*slot, buf, Tick(home));
-        home.Count(key, 1);
-        return absl::OkStatus();
-      }
+    const std::int64_t sum = home.cached_bytes + static_cast<std::int64_t>(key.nbytes);
+    BufferTable::Slot* slot = home.table.Find(key);
+    if (slot != nullptr && slot->has_room() && sum <= home.ceiling) [[likely]] {
+      home.table.PushBytes(*slot, buf, Tick(home));
+      home.cached_bytes = sum;
+      return absl::OkStatus();
     }
   }
-  return FreeSlow(buf, key, spec);
+  return FreeSlow(buf, nbytes, key, spec);
 }
 
 // Here and not in lru.cc, so that Alloc and Free are part of what the record calls.
@@ -249,6 +243,7 @@ AnyRecord LruCache::Over(AnyRecord record, const LruOptions& options, bool keep,
 LruCache::LruCache(AnyRecord inner, const LruOptions& options, bool keep)
     : inner_(std::move(inner)),
       max_alloc_bytes_(std::min(inner_.traits.max_alloc_bytes, kMostBytes)),
+      max_kept_bytes_(keep ? max_alloc_bytes_ : 0),
       classes_(options.max_waste, max_alloc_bytes_),
       max_bytes_(static_cast<std::int64_t>(std::min(options.max_bytes, kMostBytes))),
       keep_(keep),
@@ -269,7 +264,7 @@ absl::StatusOr<AnyBuf> LruCache::AllocUncommon(std::size_t nbytes, const BufferS
                                                      inner_.traits.name, " is ", max_alloc_bytes_, " bytes"));
   }
   if (nbytes == 0 || spec.external_ptr.has_value()) return inner_.alloc(nbytes, spec);
-  if (PassesThrough(spec)) return AllocInner(nbytes, spec, nullptr);
+  if (!keep_ || PassesThrough(spec)) return AllocInner(nbytes, spec, nullptr);
   const std::size_t class_bytes = classes_.Of(nbytes);
   if (class_bytes == 0) {
     return absl::InvalidArgumentError(
@@ -322,7 +317,8 @@ absl::StatusOr<AnyBuf> LruCache::AllocAfterReclaim(std::size_t nbytes, const Buf
                                                    " cached: ", exhausted.message()));
 }
 
-absl::Status LruCache::FreeSlow(const AnyBuf& buf, const BufferKey& key, const BufferSpec& spec) {
+absl::Status LruCache::FreeSlow(const AnyBuf& buf, std::size_t nbytes, const BufferKey& key, const BufferSpec& spec) {
+  if (!keep_) return FreeInner(buf, nbytes, spec, /*eviction=*/false);
   const auto bytes = static_cast<std::int64_t>(key.nbytes);
   if (key.nbytes > static_cast<std::uint64_t>(max_bytes_)) return FreeInner(buf, key.nbytes, spec, /*eviction=*/true);
   AnyBuf copy(buf);
@@ -439,7 +435,7 @@ absl::Status LruCache::Clear() {
   absl::Status trimmed = Trim(0);
   AllLocked all(*this, nullptr);
   for (Shard& shard : shards_) {
-    if (shard.used && shard.cached_buffers == 0) shard.table.Clear();
+    if (shard.used && shard.cached_bytes == 0) shard.table.Clear();
   }
   return trimmed;
 }
@@ -452,8 +448,10 @@ LruStats LruCache::stats() const {
   std::int64_t cached_pinned = 0;
   for (const Shard& shard : shards_) {
     s.hits += shard.hits;
-    cached_buffers += shard.cached_buffers;
-    cached_pinned += shard.pinned_cached_bytes;
+    shard.table.ForEachKey([&](const BufferKey& key, std::size_t buffers) {
+      cached_buffers += static_cast<std::int64_t>(buffers);
+      if (key.host()) cached_pinned += static_cast<std::int64_t>(buffers * key.nbytes);
+    });
   }
   s.misses = misses_;
   s.evictions = evictions_;

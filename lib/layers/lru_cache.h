@@ -53,14 +53,6 @@ class LruCache : public LruControl, public ReclaimGroup::Member, private ForkGua
   static constexpr std::size_t kShards = 16;
 
   struct alignas(128) Shard {
-    // `sign` 1: a buffer of the key was kept; -1: one was taken out.
-    void Count(const BufferKey& key, int sign) {
-      cached_bytes += sign * static_cast<std::int64_t>(key.nbytes);
-      cached_buffers += sign;
-      if (key.host()) [[unlikely]]
-        pinned_cached_bytes += sign * static_cast<std::int64_t>(key.nbytes);
-    }
-
     ShardLock lock;
     bool used = false;  // guarded by mutex_ as well
     std::int64_t cached_bytes = 0;
@@ -68,8 +60,6 @@ class LruCache : public LruControl, public ReclaimGroup::Member, private ForkGua
     std::int64_t ceiling = 0;
     std::uint64_t clock = 0;  // the stamp of the last use
     std::uint64_t hits = 0;
-    std::int64_t cached_buffers = 0;
-    std::int64_t pinned_cached_bytes = 0;
     BufferTable table{EvictionPolicy::kLru};
   };
   class AllLocked;
@@ -80,7 +70,9 @@ class LruCache : public LruControl, public ReclaimGroup::Member, private ForkGua
   Shard& Home();
   std::uint64_t Tick(Shard& shard);
   bool PassesThrough(const BufferSpec& spec) const {
-    return spec.nolru || spec.zero || spec.external_ptr.has_value() || !keep_;
+    return static_cast<int>(spec.nolru) + static_cast<int>(spec.zero) +
+               static_cast<int>(spec.external_ptr.has_value()) !=
+           0;  // one branch
   }
 
   absl::StatusOr<AnyBuf> AllocUncommon(std::size_t nbytes, const BufferSpec& spec);
@@ -88,7 +80,7 @@ class LruCache : public LruControl, public ReclaimGroup::Member, private ForkGua
   absl::StatusOr<AnyBuf> AllocInner(std::size_t nbytes, const BufferSpec& spec, const BufferKey* key);
   absl::StatusOr<AnyBuf> AllocAfterReclaim(std::size_t nbytes, const BufferSpec& spec, const BufferKey* key,
                                            std::uint64_t seen, absl::Status exhausted);
-  absl::Status FreeSlow(const AnyBuf& buf, const BufferKey& key, const BufferSpec& spec);
+  absl::Status FreeSlow(const AnyBuf& buf, std::size_t nbytes, const BufferKey& key, const BufferSpec& spec);
   absl::Status FreeInner(const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec, bool eviction);
 
   // Releases buffers in the policy's order, some at a time, while more(released so far, cached bytes) is true.
@@ -102,6 +94,7 @@ class LruCache : public LruControl, public ReclaimGroup::Member, private ForkGua
 
   const AnyRecord inner_;
   const std::size_t max_alloc_bytes_;
+  const std::size_t max_kept_bytes_;  // the same, or 0 where nothing is kept
   const SizeClasses classes_;
   const std::int64_t max_bytes_;
   const bool keep_;
