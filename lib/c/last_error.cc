@@ -28,11 +28,13 @@ std::size_t Append(std::size_t length, absl::string_view text) noexcept {
 }  // namespace
 
 packalloc_status Report(absl::StatusCode code, absl::string_view message, absl::string_view more) noexcept {
-  Append(Append(0, message), more);
+  Append(Append(0, message.empty() ? "no reason was given" : message), more);
   return static_cast<packalloc_status>(code);
 }
 
-packalloc_status Report(const absl::Status& status) noexcept { return Report(status.code(), status.message()); }
+packalloc_status Report(const absl::Status& status) noexcept {
+  return status.ok() ? packalloc_status{PACKALLOC_OK} : Report(status.code(), status.message());
+}
 
 const char* LastError() noexcept { return last_error; }
 

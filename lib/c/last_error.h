@@ -15,7 +15,8 @@
 
 namespace packalloc {
 
-// Keeps the message as this thread's last error ("" for OK) and gives the code.
+// Keeps an error's message as this thread's last one, and gives the code. OK leaves the last error: what a caller
+// cleans up before it looks at it does not wipe it out.
 packalloc_status Report(const absl::Status& status) noexcept;
 packalloc_status Report(absl::StatusCode code, absl::string_view message, absl::string_view more = "") noexcept;
 

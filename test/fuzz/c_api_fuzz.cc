@@ -31,10 +31,10 @@ constexpr std::size_t kBytes = 4096;
 std::array<std::uint8_t, kBytes> host;
 std::array<std::uint8_t, kBytes> external;
 
-// What an answer must be: a status, and a sentence exactly where it is an error.
+// What an answer must be: a status, and a sentence where it is an error.
 bool Check(packalloc_status status) {
   if (status < PACKALLOC_OK || status > PACKALLOC_UNAUTHENTICATED) std::abort();
-  if ((status == PACKALLOC_OK) != (*packalloc_last_error() == '\0')) std::abort();
+  if (status != PACKALLOC_OK && *packalloc_last_error() == '\0') std::abort();
   return status == PACKALLOC_OK;
 }
 

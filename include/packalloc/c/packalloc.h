@@ -43,8 +43,8 @@ typedef struct packalloc_buffer packalloc_buffer;
 /* "0.1.0". Static. */
 PACKALLOC_API const char* packalloc_version(void);
 
-/* What went wrong in this thread's last call, "" after one that succeeded; at most 2047 bytes of UTF-8. Valid until the
- * thread's next call that answers a status. */
+/* What went wrong in this thread's last call that failed, "" where none has; at most 2047 bytes of UTF-8. A call that
+ * succeeds leaves it, so cleaning up first does no harm. Valid until the thread's next call that fails. */
 PACKALLOC_API const char* packalloc_last_error(void);
 
 /* "RESOURCE_EXHAUSTED"; "UNKNOWN_STATUS" for a number that is none. Static. */
