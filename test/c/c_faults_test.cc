@@ -53,7 +53,9 @@ TEST_CASE("what any member throws is a status and a sentence, and nothing has ch
       {MockCall::kMemoryInfo, [&] { return packalloc_get_memory_info(device.handle(), &info); }},
       {MockCall::kSynchronize, [&] { return packalloc_synchronize(device.handle()); }},
   };
-  for (const auto& [member, call] : calls) {
+  for (const auto& entry : calls) {
+    const MockCall member = entry.first;
+    const auto& call = entry.second;
     CAPTURE(std::string(ToString(member)));
     device.mock().ThrowNth(member, 1, Boom());
     CHECK(call() == PACKALLOC_INTERNAL);
