@@ -26,9 +26,12 @@ stage_plain() {
   ./check -Dwerror=true
 }
 
+# Line numbers are all that a sanitizer's report needs of debug information, and cost less than the whole.
+sanitizer_options=(-Dwerror=true -Dbenchmarks=disabled -Doptimization=1 -Ddebug=false -Dcpp_args=-g1)
+
 stage_build_asan() (
-  CC=clang-14 CXX=clang++-14 configure build-asan -Dwerror=true -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 \
-    -Dbenchmarks=disabled
+  export CC=clang-14 CXX=clang++-14
+  configure build-asan "${sanitizer_options[@]}" -Db_sanitize=address,undefined -Db_lundef=false
   build_in build-asan
 )
 
@@ -40,7 +43,7 @@ stage_asan() (
 )
 
 stage_build_tsan() (
-  configure build-tsan -Dwerror=true -Db_sanitize=thread -Doptimization=1 -Dbenchmarks=disabled
+  configure build-tsan "${sanitizer_options[@]}" -Db_sanitize=thread
   build_in build-tsan
 )
 
