@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -374,6 +375,7 @@ std::vector<DlpackPtr> static_exports;  // NOLINT(cert-err58-cpp)
 
 TEST_CASE("pools, tensors and exports in static objects go quietly at exit, from main and from a worker thread") {
   for (const bool from_worker : {false, true}) {
+    std::fflush(nullptr);  // or the child prints what is buffered here
     const pid_t child = fork();
     if (child == 0) {
       static_pools.push_back(*TensorPool::Make(*Pack(CpuAllocator())));

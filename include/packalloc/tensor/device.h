@@ -41,7 +41,8 @@ struct DlDevice {
   std::int32_t id = 0;
 
   constexpr DlDevice() = default;
-  constexpr DlDevice(std::int32_t device_type, std::int32_t device_id = 0) : type(device_type), id(device_id) {}
+  constexpr explicit DlDevice(std::int32_t device_type) : type(device_type) {}
+  constexpr DlDevice(std::int32_t device_type, std::int32_t device_id) : type(device_type), id(device_id) {}
   // From DLPack's own struct.
   template <typename Device>
   requires requires(const Device& d) { d.device_type, d.device_id; }

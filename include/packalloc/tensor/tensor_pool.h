@@ -8,8 +8,8 @@
 //   row = packalloc::Tensor();            // now it is back in the pool
 //   pool->Clear();                        // and now with the device
 //
-//   auto two = packalloc::TensorPool::Make({{{packalloc::DlDevice::kCpu}, cpu}, {{packalloc::DlDevice::kCuda, 0},
-//   gpu}});
+//   constexpr packalloc::DlDevice kHost{packalloc::DlDevice::kCpu, 0}, kGpu{packalloc::DlDevice::kCuda, 0};
+//   auto two = packalloc::TensorPool::Make({{kHost, cpu}, {kGpu, gpu}});
 #ifndef PACKALLOC_TENSOR_TENSOR_POOL_H_
 #define PACKALLOC_TENSOR_TENSOR_POOL_H_
 
