@@ -31,6 +31,7 @@ struct DataType {
     kBfloat = 4,
     kComplex = 5,  // `bits` of the real and the imaginary part together
     kBool = 6,     // 8 bits: DLPack's bool is a byte
+    // As DLPack and the formats' papers write them. NOLINTBEGIN(readability-identifier-naming)
     kFloat8_e3m4 = 7,
     kFloat8_e4m3 = 8,
     kFloat8_e4m3b11fnuz = 9,
@@ -42,6 +43,7 @@ struct DataType {
     kFloat6_e2m3fn = 15,
     kFloat6_e3m2fn = 16,
     kFloat4_e2m1fn = 17,
+    // NOLINTEND(readability-identifier-naming)
   };
 
   std::uint8_t code = kFloat;
