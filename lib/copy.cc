@@ -16,6 +16,7 @@
 #include "lib/disk/stream.h"
 #include "lib/staged_copy.h"
 #include "packalloc/allocator.h"
+#include "packalloc/disk_file.h"
 #include "packalloc/packed_allocator.h"
 
 namespace packalloc {
@@ -49,12 +50,24 @@ absl::StatusOr<std::byte*> HostMemory(const BufferRef& ref) {
 
 const DiskExtent* AsExtent(const BufferRef& ref) { return ref.buffer.get<DiskExtent>(); }
 
-// Whether both are extents of one file that overlap with the destination behind the source.
+// Whether the two overlap with the destination behind the source, so that a copy in chunks has to begin at the end.
 bool MustRunBackwards(const BufferRef& dest, const BufferRef& src) {
+  const auto behind = [&src](std::uint64_t to, std::uint64_t from) {
+    return to > from && to - from < src.buffer.nbytes();
+  };
   const DiskExtent* to = AsExtent(dest);
   const DiskExtent* from = AsExtent(src);
-  if (to == nullptr || from == nullptr || !to->file->SameFile(*from->file)) return false;
-  return to->offset > from->offset && to->offset - from->offset < from->nbytes;
+  if (to != nullptr && from != nullptr && to->file != nullptr && from->file != nullptr) {
+    return behind(to->offset, from->offset) && to->file->SameFile(*from->file);
+  }
+  if (!dest.allocator.same_transfer_domain(src.allocator)) return false;
+  const absl::StatusOr<DeviceAddress> writes = dest.allocator.addr(dest.buffer);
+  const absl::StatusOr<DeviceAddress> reads = src.allocator.addr(src.buffer);
+  if (!writes.ok() || !reads.ok()) return false;
+  if (dest.allocator.traits().address_is_pointer) {
+    return behind(writes->value + writes->byte_offset, reads->value + reads->byte_offset);
+  }
+  return writes->value == reads->value && behind(writes->byte_offset, reads->byte_offset);
 }
 
 // Every way but the staged one; kNothing with bytes to copy means that none applies.
@@ -93,6 +106,7 @@ absl::Status StreamPairs(absl::Span<const CopyPair* const> pairs, std::size_t st
   std::vector<StreamTarget> targets;
   for (const CopyPair* pair : pairs) {
     const DiskExtent* extent = AsExtent(pair->src);
+    if (absl::Status can = CheckExtent(*extent, pair->src.buffer.nbytes()); !can.ok()) return can;
     absl::StatusOr<std::byte*> host = HostMemory(pair->dest);
     if (!host.ok()) return host.status();
     targets.push_back({extent->file.get(), extent->offset, pair->dest.buffer.nbytes(), *host});
@@ -114,8 +128,8 @@ absl::StatusOr<CopyReport> CopyInParts(const CopyPair& pair, std::size_t staging
                                        const std::function<bool(std::uint64_t)>& progress) {
   constexpr std::size_t kPart = std::size_t{32} << 20;
   const std::size_t nbytes = pair.dest.buffer.nbytes();
-  // Views of one allocation share its serial number: they may overlap, and parts would not be a memmove.
-  const bool may_overlap = pair.dest.buffer.owner() == pair.src.buffer.owner();
+  // Where they may overlap, parts from the start on would not be a memmove.
+  const bool may_overlap = pair.dest.buffer.owner() == pair.src.buffer.owner() || MustRunBackwards(pair.dest, pair.src);
   const bool cut = progress && !may_overlap && nbytes > kPart && pair.dest.allocator.supports_offset() &&
                    pair.src.allocator.supports_offset();
   CopyReport report;
@@ -147,7 +161,8 @@ Kind KindOf(const CopyPair& pair) {
     const bool cut = to.supports_offset() && AsExtent(pair.dest) == nullptr;
     return cut ? Kind::kStream : Kind::kSingle;
   }
-  if (to.same_transfer_domain(from) && to.supports_transfer()) return Kind::kSingle;
+  const bool may_overlap = to.same_transfer_domain(from);  // then each is copied by itself, from its right end
+  if (may_overlap) return Kind::kSingle;
   const bool host = to.host_ptr(pair.dest.buffer).ok() || from.host_ptr(pair.src.buffer).ok();
   return host ? Kind::kSingle : Kind::kStaged;
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -65,8 +66,8 @@ class Pipeline {
   }
 
   absl::Status Run(const std::function<bool(std::uint64_t)>& progress) {
-    if (OneChunk()) return RunInline(progress);
-    std::thread reader([this] { ReadAll(); });
+    std::thread reader = OneChunk() ? std::thread() : StartReader();
+    if (!reader.joinable()) return RunInline(progress);
     struct Joined {
       Pipeline& pipeline;
       std::thread& thread;
@@ -88,6 +89,14 @@ class Pipeline {
 
  private:
   bool OneChunk() const { return pairs_.size() == 1 && pairs_[0]->dest.buffer.nbytes() <= chunk_bytes_; }
+
+  std::thread StartReader() {
+    try {
+      return std::thread([this] { ReadAll(); });
+    } catch (const std::system_error&) {
+      return {};  // no thread to be had: slower, but copied all the same
+    }
+  }
 
   // The chunk after `last`, or nullopt at the end.
   std::optional<Chunk> Next() {
@@ -136,9 +145,11 @@ class Pipeline {
   }
 
   absl::Status RunInline(const std::function<bool(std::uint64_t)>& progress) {
-    const Chunk chunk = *Next();
-    if (absl::Status read = ReadChunk(chunk); !read.ok()) return read;
-    return WriteChunk(chunk, progress);
+    while (const std::optional<Chunk> chunk = Next()) {
+      if (absl::Status read = ReadChunk(*chunk); !read.ok()) return read;
+      if (absl::Status written = WriteChunk(*chunk, progress); !written.ok()) return written;
+    }
+    return absl::OkStatus();
   }
 
   void ReadAll() {

@@ -1,14 +1,19 @@
 #include "packalloc/copy.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -305,6 +310,102 @@ TEST_CASE("progress of one large copy comes at least every 64 MiB") {
   Free(apart.dest);
   Free(src);
   Free(dest);
+}
+
+TEST_CASE("a copy inside one device without transfer is a memmove too, either way round") {
+  for (const bool pointers : {true, false}) {
+    MockOptions options;
+    options.absent = {MockCall::kTransfer};
+    options.address_is_pointer = pointers;
+    const Device mock = MakeDevice(options);
+    constexpr std::size_t kSize = 100'000;
+    const std::string bytes = TextPattern(kSize);
+    const BufferRef whole = Filled(mock.allocator, bytes);
+    constexpr std::size_t kPart = 70'000;
+    for (const auto& [to, from] : {std::pair<std::size_t, std::size_t>{5001, 1}, {1, 5001}}) {
+      for (const bool all : {false, true}) {
+        CAPTURE(to);
+        CAPTURE(all);
+        REQUIRE(mock.allocator.copyin(whole.buffer, Bytes(bytes)).ok());
+        const CopyPair pair{{mock.allocator, Ok(mock.allocator.offset(whole.buffer, kPart, to))},
+                            {mock.allocator, Ok(mock.allocator.offset(whole.buffer, kPart, from))}};
+        constexpr std::size_t kStaging = 16'384;  // many chunks
+        if (all) {
+          CHECK(Ok(CopyAll({&pair, 1}, {.staging_bytes = kStaging})).path == CopyPath::kStaged);
+        } else {
+          CHECK(Ok(Copy(pair.dest, pair.src, {.staging_bytes = kStaging})).path == CopyPath::kStaged);
+        }
+        std::string moved = bytes;
+        moved.replace(to, kPart, bytes, from, kPart);
+        CHECK((Content(whole) == moved));
+      }
+    }
+    Free(whole);
+  }
+}
+
+TEST_CASE("CopyAll with progress moves inside one file that is open twice") {
+  const TempDir dir;
+  constexpr std::size_t kSize = 40 * kMiB;  // more than one part
+  const std::string path = dir.Write("moved", "");
+  const PackedAllocator writer = Ok(Pack(Ok(DiskAllocator(path, {.write = true}))));
+  const BufferRef all{writer, Ok(writer.alloc(kSize))};
+  const PackedAllocator reader = Ok(Pack(Ok(DiskAllocator(path))));
+  // One mark in each MiB.
+  for (std::size_t mib = 0; mib < kSize / kMiB; ++mib) {
+    const auto mark = static_cast<std::byte>(mib + 1);
+    REQUIRE(writer.copyin(Ok(writer.offset(all.buffer, 1, mib * kMiB)), {&mark, 1}).ok());
+  }
+  const AnyBuf to_read = Ok(reader.alloc(kSize));
+  const CopyPair pair{{writer, Ok(writer.offset(all.buffer, kSize - kMiB, kMiB))},
+                      {reader, Ok(reader.offset(to_read, kSize - kMiB, 0))}};
+  CopyAllOptions options;
+  options.progress = [](std::uint64_t, std::uint64_t) { return true; };
+  REQUIRE(CopyAll({&pair, 1}, options).ok());
+  for (std::size_t mib = 1; mib < kSize / kMiB; ++mib) {
+    std::byte mark{};
+    REQUIRE(writer.copyout({&mark, 1}, Ok(writer.offset(all.buffer, 1, mib * kMiB))).ok());
+    CHECK(mark == static_cast<std::byte>(mib));
+  }
+}
+
+TEST_CASE("a staged copy goes on where no thread can be had") {
+  const Device from = MakeDevice();
+  const Device to = MakeDevice();
+  const std::string bytes = TextPattern(300'000);
+  const BufferRef src = Filled(from.allocator, bytes);
+  const BufferRef dest{to.allocator, Ok(to.allocator.alloc(bytes.size()))};
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit none{0, 0};
+    const bool limited = (getuid() != 0 || setuid(65534) == 0) && setrlimit(RLIMIT_NPROC, &none) == 0;
+    bool copied = false;
+    try {
+      copied = limited && Copy(dest, src, {.staging_bytes = 16'384}).ok();
+    } catch (const std::exception&) {
+    }
+    _exit(copied && Content(dest) == bytes ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  Free(src);
+  Free(dest);
+}
+
+TEST_CASE("extents without a file are refused by every copy") {
+  Allocator<DiskExtent> record = Ok(DiskAllocator(TempDir().Write("some", "bytes")));
+  record.alloc = [](std::size_t nbytes, const BufferSpec&) -> absl::StatusOr<DiskExtent> {
+    return DiskExtent{nullptr, 0, nbytes};
+  };
+  const PackedAllocator broken = Ok(Pack(record));
+  const BufferRef src{broken, Ok(broken.alloc(10))};
+  for (const PackedAllocator& device : {Cpu(), MakeDevice().allocator, broken}) {
+    const CopyPair pair{{device, Ok(device.alloc(10))}, src};
+    CHECK(Copy(pair.dest, pair.src).status().code() == absl::StatusCode::kInvalidArgument);
+    CHECK(CopyAll({&pair, 1}).status().code() == absl::StatusCode::kInvalidArgument);
+    if (!(device == broken)) Free(pair.dest);
+  }
 }
 
 TEST_CASE("Buffer::CopyFrom copies between devices, allocating at first use") {

@@ -133,8 +133,13 @@ absl::StatusOr<PackedAllocator> OpenBackend(const Resolved& what, std::any optio
   return device;
 }
 
+// Set while the layers of the environment are made on this thread. What they open themselves (fallback) gets none of
+// them: it would open itself without end.
+thread_local bool making_layers_of_environment = false;
+
 // A malformed list is worth a warning, not the program's end.
 std::vector<LayerName> LayersOfEnvironment() {
+  if (making_layers_of_environment) return {};
   const std::optional<std::string> text = EnvString("PACKALLOC_LAYERS");
   if (!text) return {};
   absl::StatusOr<std::vector<LayerName>> layers = ParseLayers(*text);
@@ -149,7 +154,14 @@ absl::StatusOr<PackedAllocator> Layered(const PackedAllocator& device, const Dev
                                         const std::vector<LayerName>& more) {
   absl::StatusOr<PackedAllocator> layered = ApplyLayers(device, name.layers);
   if (!layered.ok() || more.empty()) return layered;
-  absl::StatusOr<PackedAllocator> topped = ApplyLayers(*layered, more);
+  struct Making {
+    Making() { making_layers_of_environment = true; }
+    ~Making() { making_layers_of_environment = false; }
+  };
+  const auto topped = [&] {
+    const Making making;
+    return ApplyLayers(*layered, more);
+  }();
   if (topped.ok()) return topped;
   WarnOnce(absl::StrCat("environment variable PACKALLOC_LAYERS: on ", ToString(name), ": ", topped.status().message(),
                         "; no layer is added"));

@@ -430,5 +430,17 @@ TEST_CASE("layers of the environment that do not work are left out") {
   }
 }
 
+TEST_CASE("layers of the environment that open what they lie on come to an end") {
+  Backend backend = NewBackend();
+  backend.shared = false;
+  REQUIRE(Register(backend).ok());
+  const SetVariable set("PACKALLOC_LAYERS", "fallback:to=" + backend.name);
+  const absl::StatusOr<PackedAllocator> device = Open(backend.name);
+  REQUIRE(device.ok());
+  const absl::StatusOr<AnyBuf> buf = device->alloc(16);
+  REQUIRE(buf.ok());
+  CHECK(device->free(*buf, 16).ok());
+}
+
 }  // namespace
 }  // namespace packalloc
