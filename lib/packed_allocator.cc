@@ -241,8 +241,7 @@ bool PackedAllocator::same_handle_type(const PackedAllocator& other) const {
 }
 
 bool PackedAllocator::same_transfer_domain(const PackedAllocator& other) const {
-  return same_handle_type(other) &&
-         internal::DomainOf(state_->id) == internal::DomainOf(other.state_->id);
+  return same_handle_type(other) && internal::DomainOf(state_->id) == internal::DomainOf(other.state_->id);
 }
 
 std::uint64_t PackedAllocator::id() const { return state_ ? state_->id : 0; }

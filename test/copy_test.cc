@@ -154,9 +154,13 @@ TEST_CASE("overlap behaves as memmove, within a device and within a file") {
   const Device mock = MakeDevice();
   const PackedAllocator writable = Ok(Pack(Ok(DiskAllocator(dir / "f", {.write = true}))));
   const PackedAllocator again = Ok(Pack(Ok(DiskAllocator(dir / "f", {.write = true}))));
-  for (const auto& [to, from] : {std::pair{mock.allocator, mock.allocator}, std::pair{Cpu(), PackedAllocator()},
-                                 std::pair{writable, writable}, std::pair{writable, again}}) {
-    for (const auto& [dest_at, src_at] : {std::pair<std::size_t, std::size_t>{16, 0}, {0, 16}, {0, 0}, {kMiB, 5}}) {
+  for (const auto& sides : {std::pair{mock.allocator, mock.allocator}, std::pair{Cpu(), PackedAllocator()},
+                            std::pair{writable, writable}, std::pair{writable, again}}) {
+    const PackedAllocator& to = sides.first;
+    const PackedAllocator& from = sides.second;
+    for (const auto& places : {std::pair<std::size_t, std::size_t>{16, 0}, {0, 16}, {0, 0}, {kMiB, 5}}) {
+      const std::size_t dest_at = places.first;
+      const std::size_t src_at = places.second;
       CAPTURE(to.name());
       CAPTURE(dest_at);
       const BufferRef base = Filled(to, bytes);

@@ -80,7 +80,8 @@ TEST_CASE("buffers in static objects go quietly at exit, from main and from a wo
       {"driver throws", [] { return Broken(Throws); }},
   };
   for (const auto& [name, make] : devices) {
-    CAPTURE(std::string(name));
+    const std::string device(name);  // a structured binding cannot be captured
+    CAPTURE(device);
     for (int run = 0; run < 5; ++run) {
       const Child by_return = RunChild([&make = make] { Fill(make()); });
       CHECK(by_return.status == 0);

@@ -94,9 +94,7 @@ void RunClause(const Clause& clause, const SubjectFactory& factory, const Contra
 
 }  // namespace
 
-Skips WithoutHooks() {
-  return SkipsFor(kHooks, "the suite has no hook into the device");
-}
+Skips WithoutHooks() { return SkipsFor(kHooks, "the suite has no hook into the device"); }
 
 Skips WithoutMember(const std::string& member) {
   const unsigned need = member == "offset"           ? kOffset

@@ -79,10 +79,12 @@ TEST_CASE("transfer: between two records over one device, each on its stream") {
 }
 
 TEST_CASE("transfer: between two devices that reach each other, one way, or not at all") {
-  for (const auto& [forth, back] : {std::pair(1, 1), std::pair(1, 0), std::pair(0, 1), std::pair(0, 0)}) {
+  for (const std::pair<int, int>& peers : {std::pair(1, 1), std::pair(1, 0), std::pair(0, 1), std::pair(0, 0)}) {
+    const int forth = peers.first;
+    const int back = peers.second;
     INFO("0 reaches 1: ", forth, ", 1 reaches 0: ", back);
     for (const bool pinned : {true, false}) {
-      UnderEachSchedule(2, [&, forth = forth, back = back](fake_cuda_schedule) {
+      UnderEachSchedule(2, [&](fake_cuda_schedule) {
         fake_cuda_set_peer(0, 1, forth);
         fake_cuda_set_peer(1, 0, back);
         CudaOptions options{.pinned_staging = pinned, .staging_slot_bytes = 4096};

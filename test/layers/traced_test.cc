@@ -161,7 +161,7 @@ TEST_CASE("killed at any moment, the file has whole lines") {
 TEST_CASE("a full disk is told once and never in the way; what cannot be created is refused") {
   const TempDir dir;
   const PackedAllocator cpu = *Pack(CpuAllocator());
-  for (const std::string file :
+  for (const std::string& file :
        {std::string(), std::string("/dev/null/x"), dir.path(), dir / "none/trace.csv", std::string("a\0b", 3)}) {
     CHECK(!Traced(cpu, {.file = file}).ok());
   }

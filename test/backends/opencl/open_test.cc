@@ -150,8 +150,8 @@ TEST_CASE("a kernel reads a view by root and offset, and by its sub-buffer") {
   const OpenClBuf base = *cl.alloc(8 * alignment, {});
   REQUIRE(cl.copyin(base, Pattern(8 * alignment)).ok());
   const OpenClBuf out = *cl.alloc(sizeof(cl_uint), {});
-  const cl_uint n = 77;
-  const auto expected = [n](std::size_t offset) {
+  constexpr cl_uint n = 77;
+  const auto expected = [](std::size_t offset) {
     cl_uint sum = 0;
     for (const std::byte byte : Pattern(n, static_cast<unsigned>(offset))) sum += std::to_integer<cl_uint>(byte);
     return sum;
