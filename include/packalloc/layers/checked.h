@@ -3,7 +3,7 @@
 // debugging; each operation costs a table look-up, each allocation a stack trace.
 //
 //   absl::StatusOr<packalloc::PackedAllocator> device =
-//       packalloc::Checked(*packalloc::Open("CPU+lru"), {.abort_on_fault = true});      // or Open("CPU+lru+checked")
+//       packalloc::Checked(*packalloc::Open("CPU+lru"));      // or Open("CPU+lru+checked")
 //   absl::StatusOr<packalloc::AnyBuf> buf = device->alloc(4096);
 //   absl::Status freed = device->free(*buf, 4096);
 //   absl::Status again = device->free(*buf, 4096);   // "double free of a buffer of 4096 bytes of CPU; it was

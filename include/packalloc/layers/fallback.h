@@ -1,8 +1,8 @@
 // Fallback: memory of a second allocator where the first one is exhausted: a slower pool behind a fast one.
 //
-//   absl::StatusOr<packalloc::PackedAllocator> fast = packalloc::Lru(*packalloc::Limited(*packalloc::Open("CPU"), 1 <<
-//   30)); absl::StatusOr<packalloc::PackedAllocator> slow = packalloc::Pack(MyNumaAllocator());      // the same handle
-//   type absl::StatusOr<packalloc::PackedAllocator> both = packalloc::Fallback(*fast, *slow);
+//   absl::StatusOr<packalloc::PackedAllocator> fast = packalloc::Lru(*packalloc::Open("CPU+limited:max_bytes=1GiB"));
+//   absl::StatusOr<packalloc::PackedAllocator> slow = packalloc::Pack(MyNumaAllocator());   // the same handle type
+//   absl::StatusOr<packalloc::PackedAllocator> both = packalloc::Fallback(*fast, *slow);
 //   absl::StatusOr<packalloc::AnyBuf> buf = both->alloc(1 << 20);
 //   std::cout << packalloc::Find<packalloc::FallbackControl>(*both)->second_bytes() << " bytes in the slow memory\n";
 #ifndef PACKALLOC_LAYERS_FALLBACK_H_

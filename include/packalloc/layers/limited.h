@@ -1,12 +1,11 @@
 // Limited: an allocator that gives out at most so many bytes at a time, whatever the device has: to share a device, or
 // to see how an engine does with less.
 //
-//   absl::StatusOr<packalloc::PackedAllocator> device =
-//       packalloc::Lru(*packalloc::Limited(*packalloc::Open("CUDA:0"), 2 << 20));   // or
-//       Open("CUDA:0+limited:max_bytes=
-//   absl::StatusOr<packalloc::AnyBuf> a = device->alloc(1 << 20);                   //           2MiB+lru")
-//   absl::StatusOr<packalloc::AnyBuf> b = device->alloc(3 << 20);   // RESOURCE_EXHAUSTED: "... 2097152 are allowed
-//   ..." std::cout << packalloc::Find<packalloc::LimitedControl>(*device)->used_bytes() << " bytes taken\n";
+//   absl::StatusOr<packalloc::PackedAllocator> device =      // or Open("CUDA:0+limited:max_bytes=2MiB+lru")
+//       packalloc::Lru(*packalloc::Limited(*packalloc::Open("CUDA:0"), 2 << 20));
+//   absl::StatusOr<packalloc::AnyBuf> a = device->alloc(1 << 20);
+//   absl::StatusOr<packalloc::AnyBuf> b = device->alloc(3 << 20);      // RESOURCE_EXHAUSTED, with the numbers
+//   std::cout << packalloc::Find<packalloc::LimitedControl>(*device)->used_bytes() << " bytes taken\n";
 #ifndef PACKALLOC_LAYERS_LIMITED_H_
 #define PACKALLOC_LAYERS_LIMITED_H_
 
