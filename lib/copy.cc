@@ -192,7 +192,9 @@ const char* ToString(CopyPath path) {
 absl::StatusOr<CopyReport> Copy(const BufferRef& dest, const BufferRef& src, const CopyOptions& options) {
   if (absl::Status valid = CheckPair(dest, src); !valid.ok()) return valid;
   CopyReport report{.path = CopyPath::kNothing, .bytes = dest.buffer.nbytes()};
-  if (report.bytes == 0) return report;
+  const bool itself = dest.buffer.owner() == src.buffer.owner() && dest.buffer.serial() == src.buffer.serial() &&
+                      dest.buffer.serial() != 0 && !dest.buffer.is_view() && !src.buffer.is_view();
+  if (report.bytes == 0 || itself) return report;
   absl::StatusOr<CopyPath> path = CopyDirect(dest, src);
   if (!path.ok()) return path.status();
   report.path = *path;

@@ -57,7 +57,7 @@ class Buffer {
   // Of a view: its base's.
   const BufferSpec& spec() const;
   const PackedAllocator& allocator() const;
-  const std::string& device() const { return allocator().name(); }  // "CUDA:1+lru"
+  const std::string& device() const { return allocator().name(); }  // the backend's: "CUDA:1"
   std::uint64_t id() const;                                         // of this buffer or view; never reused, 0 if empty
   std::uint64_t base_id() const;                                    // id() of base()
   Buffer base() const;                                              // of a view, the buffer that has the memory

@@ -31,7 +31,7 @@ struct ModelTensor {
   BufferRef source;                  // where its bytes lie; keeps the file open
 
   std::size_t nbytes() const { return source.buffer.nbytes(); }
-  // The bytes' place, for copy_from_disk and statistics. Null only for a tensor of zero bytes.
+  // The bytes' place, for copy_from_disk and statistics; of a tensor of zero bytes it has no file.
   const DiskExtent* extent() const { return source.buffer.get<DiskExtent>(); }
 };
 

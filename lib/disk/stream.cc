@@ -108,10 +108,13 @@ class Planner {
 
   bool Cached(DiskFile& file, std::uint64_t offset, std::uint64_t left) {
     const std::uint64_t window = offset / kWindow;
-    if (window_file_ != &file || window_ != window) {
+    if (window_file_ != &file || window_ != window || offset < window_from_) {
       window_file_ = &file;
+      window_from_ = offset;
       window_ = window;
-      const std::uint64_t nbytes = std::min((window + 1) * kWindow - offset, std::max<std::uint64_t>(left, kBlock));
+      // Not past the end of the file: what is not there is in no cache.
+      const std::uint64_t end = std::max(file.size().value_or(0), offset + left);
+      const std::uint64_t nbytes = std::min((window + 1) * kWindow, end) - offset;
       window_cached_ = Access::System(file).CachedPart(Access::Fd(file), offset, nbytes).value_or(0) >= 0.5;
     }
     return window_cached_;
@@ -163,6 +166,7 @@ class Planner {
   std::uint64_t position_ = 0;
   DiskFile* window_file_ = nullptr;
   std::uint64_t window_ = 0;
+  std::uint64_t window_from_ = 0;
   bool window_cached_ = false;
 };
 
@@ -324,7 +328,7 @@ class Stream {
     if (absl::Status delivered = Deliver(*read); !delivered.ok()) return delivered;
     if (read->slot != Read::kNoSlot) slots_.Release(read->slot);
     if (options_.progress && !options_.progress(done_)) {
-      return absl::CancelledError(absl::StrCat("cancelled after ", done_, " of ", planner_.total(), " bytes"));
+      return absl::CancelledError(absl::StrCat("cancelled after ", done_, " bytes"));
     }
     return absl::OkStatus();
   }

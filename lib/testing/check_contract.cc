@@ -103,6 +103,8 @@ Skips WithoutMember(const std::string& member) {
                         : member == "host_ptr"       ? kHostPtr
                         : member == "memory_info"    ? kMemoryInfo
                                                      : kNothing;
+  // As a skip that is no clause, the slip is a violation.
+  if (need == kNothing) return {{absl::StrCat("WithoutMember(\"", member, "\")"), "no optional member of that name"}};
   return SkipsFor(need, absl::StrCat("the record has no ", member));
 }
 
