@@ -9,6 +9,7 @@ std::vector<Bar> Bars() {
       PackedOverRecord(),    LruHitOverMalloc(),     LruTwoThreadScaling(),    CpuFirstTouchOverMalloc(),
       CpuCopyOverMemcpy(),   OpenClCopyOverMemcpy(), TensorPoolEmptyOverLru(), DiskColdOverBestRaw(),
       DiskWarmOverBestRaw(), DiskManyOverOne(),      DiskToOpenClOverCpu(),    CudaPinnedStagingOverOption(),
+      StagedCopyOverSum(),
   };
 }
 

@@ -38,6 +38,7 @@ Bar DiskColdOverBestRaw();
 Bar DiskWarmOverBestRaw();
 Bar DiskManyOverOne();
 Bar DiskToOpenClOverCpu();
+Bar StagedCopyOverSum();
 Bar CudaPinnedStagingOverOption();
 
 }  // namespace packalloc::bench
