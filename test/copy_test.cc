@@ -326,7 +326,9 @@ TEST_CASE("a copy inside one device without transfer is a memmove too, either wa
     const std::string bytes = TextPattern(kSize);
     const BufferRef whole = Filled(mock.allocator, bytes);
     constexpr std::size_t kPart = 70'000;
-    for (const auto& [to, from] : {std::pair<std::size_t, std::size_t>{5001, 1}, {1, 5001}}) {
+    for (const auto& places : {std::pair<std::size_t, std::size_t>{5001, 1}, {1, 5001}}) {
+      const std::size_t to = places.first;
+      const std::size_t from = places.second;
       for (const bool all : {false, true}) {
         CAPTURE(to);
         CAPTURE(all);
