@@ -80,7 +80,8 @@ TEST_CASE("parameters that make no sense are refused, naming layer and parameter
            {"CPU+checked+lru", "outside the cache"},
            {"CPU+checked+counted+checked", "checked already"},
        }) {
-    CHECK_MESSAGE(Refused(name).message().find(parameter) != std::string::npos, name);
+    const std::string& refused = name;  // a structured binding cannot be captured
+    CHECK_MESSAGE(Refused(refused).message().find(parameter) != std::string::npos, refused);
   }
   Shutdown();
 }
