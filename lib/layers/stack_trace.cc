@@ -55,7 +55,7 @@ std::vector<std::string> NamesOf(const StackTrace& trace) {
   for (void* return_address : trace) {
     std::array<char, 512> name{};
     // The call lies before the address to which it returns.
-    const void* call = static_cast<const char*>(return_address) - 1;
+    const void* call = return_address == nullptr ? nullptr : static_cast<const char*>(return_address) - 1;
     const bool known = absl::Symbolize(call, name.data(), static_cast<int>(name.size()));
     if (names.empty() && known && IsOwn(name.data())) continue;
     names.emplace_back(known ? name.data() : "(unknown)");

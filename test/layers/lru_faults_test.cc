@@ -53,9 +53,9 @@ void Fill(const Stack& s, int count) {
 
 TEST_CASE("a release that throws or fails in Clear: the others are released, one error says so") {
   for (bool throws : {true, false}) {
+    int frees = 0;  // outlives the stack, whose end frees too
     Stack s;
     Fill(s, 3);
-    int frees = 0;
     s.fake->on_free = [&]() -> absl::Status {
       if (++frees != 2) return absl::OkStatus();
       if (throws) throw std::runtime_error("driver fell over");
