@@ -28,8 +28,6 @@ using Access = DiskFileAccess;
 
 bool RefusesDirect(int error) { return error == EINVAL || error == EOPNOTSUPP || error == ENOTSUP; }
 
-std::string ErrorText(int error) { return std::generic_category().message(error); }
-
 // Direct pread until the op is whole, comes short at an unaligned place, or is refused. Returns the bytes got.
 std::size_t ReadDirect(ReadOp& op, std::size_t got) {
   const int fd = Access::DirectFd(*op.file);

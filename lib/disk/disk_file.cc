@@ -40,8 +40,6 @@ const char* KindOf(mode_t mode) {
   return "not a regular file";
 }
 
-std::string ErrorText(int error) { return std::generic_category().message(error); }
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<DiskFile>> DiskFile::Open(std::string path, const DiskOptions& options) {

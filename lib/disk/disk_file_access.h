@@ -5,11 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "packalloc/disk_file.h"
 
 namespace packalloc {
+
+// The system's words for an errno.
+inline std::string ErrorText(int error) { return std::generic_category().message(error); }
 
 enum class ReadWay { kPageCache, kUring, kDirect, kBuffered };
 
