@@ -25,8 +25,8 @@ absl::StatusOr<PackedAllocator> SlowDevice() {
     std::this_thread::sleep_for(kEach);
     return absl::OkStatus();
   };
-  Find<MockControl>(record)->OnCall(MockCall::kCopyin, wait);
-  Find<MockControl>(record)->OnCall(MockCall::kCopyout, wait);
+  Find<MockControl>(record)->OnCall(Member::kCopyin, wait);
+  Find<MockControl>(record)->OnCall(Member::kCopyout, wait);
   return Pack(record);
 }
 

@@ -19,16 +19,16 @@ TEST_CASE("the engine uploads, launches once, downloads, and frees") {
     return absl::OkStatus();
   });
   std::vector<std::byte> numbers(64);
-  using packalloc::MockCall;
+  using packalloc::Member;
   CHECK(engine.Double(absl::MakeSpan(numbers)).ok());
-  CHECK(mock->log().Lines({MockCall::kCopyin, MockCall::kUser, MockCall::kCopyout, MockCall::kFree}) ==
+  CHECK(mock->log().Lines({Member::kCopyin, packalloc::kUserEntry, Member::kCopyout, Member::kFree}) ==
         std::vector<std::string>{"MOCK: copyin #1 64", "double 64", "MOCK: copyout #1 64", "MOCK: free #1 64"});
 }
 
 TEST_CASE("a failing copy is reported and leaks nothing") {
   auto device = packalloc::MockAllocator();
   std::shared_ptr<packalloc::MockControl> mock = packalloc::Find<packalloc::MockControl>(device);
-  mock->FailNth(packalloc::MockCall::kCopyout, 1, absl::UnavailableError("the device fell off"));
+  mock->FailNth(packalloc::Member::kCopyout, 1, absl::UnavailableError("the device fell off"));
   Engine engine(*packalloc::Pack(device), [](packalloc::DeviceAddress, std::size_t) { return absl::OkStatus(); });
   std::vector<std::byte> numbers(64);
   CHECK(engine.Double(absl::MakeSpan(numbers)).code() == absl::StatusCode::kUnavailable);

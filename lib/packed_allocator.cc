@@ -29,14 +29,6 @@ std::uint64_t LeaseSerials() {
   return next_serial++;
 }
 
-bool SameTypeInfo(const BufType* a, const BufType* b) { return a != nullptr && b != nullptr && *a->info == *b->info; }
-
-absl::Status WrongType(const AnyBuf& buf, const std::type_info& wanted) {
-  if (buf.empty()) return absl::InvalidArgumentError("the buffer handle is empty (default-constructed or moved from)");
-  return absl::InvalidArgumentError(
-      absl::StrCat("the buffer's handle is not of this allocator's type (", wanted.name(), ")"));
-}
-
 namespace {
 
 // Handles that a record's Buf cannot express empty (it has no default constructor) carry this one.

@@ -187,15 +187,15 @@ TEST_CASE("a staged copy keeps to its staging bytes and leaves nothing behind wh
   CHECK(Ok(Copy(dest, src, options)).peak_staging_bytes == kMiB);
   CHECK((Content(dest) == bytes));
 
-  to.control->FailNth(MockCall::kCopyin, 17, absl::DataLossError("link down"));
+  to.control->FailNth(Member::kCopyin, 17, absl::DataLossError("link down"));
   CHECK(Copy(dest, src, options).status().code() == absl::StatusCode::kDataLoss);
-  from.control->FailNth(MockCall::kCopyout, 17, absl::DataLossError("link down"));
+  from.control->FailNth(Member::kCopyout, 17, absl::DataLossError("link down"));
   CHECK(Copy(dest, src, options).status().code() == absl::StatusCode::kDataLoss);
-  to.control->ThrowNth(MockCall::kCopyin, 5, std::make_exception_ptr(42));
+  to.control->ThrowNth(Member::kCopyin, 5, std::make_exception_ptr(42));
   CHECK_THROWS_AS(Copy(dest, src, options).IgnoreError(), int);
-  from.control->ThrowNth(MockCall::kCopyout, 5, std::make_exception_ptr(42));
+  from.control->ThrowNth(Member::kCopyout, 5, std::make_exception_ptr(42));
   CHECK_THROWS_AS(Copy(dest, src, options).IgnoreError(), int);
-  from.control->FailNth(MockCall::kOffset, 3, absl::InternalError("no view"));
+  from.control->FailNth(Member::kOffset, 3, absl::InternalError("no view"));
   CHECK(Copy(dest, src, options).status().code() == absl::StatusCode::kInternal);
   CHECK(Copy(dest, src, options).ok());
   Free(src);
@@ -209,12 +209,12 @@ TEST_CASE("the next chunk is read while the last is written") {
   const BufferRef dest = Filled(to.allocator, std::string(kMiB, 'x'));
   // The write of the first chunk waits for the read of the second: without overlap this would never end.
   std::atomic<int> reads{0};
-  from.control->OnCall(MockCall::kCopyout, [&] {
+  from.control->OnCall(Member::kCopyout, [&] {
     ++reads;
     reads.notify_all();
     return absl::OkStatus();
   });
-  to.control->OnCall(MockCall::kCopyin, [&] {
+  to.control->OnCall(Member::kCopyin, [&] {
     for (int seen = reads; seen < 2; seen = reads) reads.wait(seen);
     return absl::OkStatus();
   });
@@ -227,7 +227,7 @@ TEST_CASE("the next chunk is read while the last is written") {
 
 TEST_CASE("a side without views is staged whole, and no transfer means staging") {
   MockOptions bare;
-  bare.absent = {MockCall::kOffset, MockCall::kTransfer};
+  bare.absent = {Member::kOffset, Member::kTransfer};
   const Device a = MakeDevice(bare);
   const std::string bytes = TextPattern(5 * kMiB);
   const BufferRef src = Filled(a.allocator, bytes);
@@ -319,7 +319,7 @@ TEST_CASE("progress of one large copy comes at least every 64 MiB") {
 TEST_CASE("a copy inside one device without transfer is a memmove too, either way round") {
   for (const bool pointers : {true, false}) {
     MockOptions options;
-    options.absent = {MockCall::kTransfer};
+    options.absent = {Member::kTransfer};
     options.address_is_pointer = pointers;
     const Device mock = MakeDevice(options);
     constexpr std::size_t kSize = 100'000;

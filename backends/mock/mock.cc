@@ -15,7 +15,7 @@ namespace packalloc {
 namespace {
 
 struct Script {
-  MockCall call;
+  Member call;
   std::uint64_t countdown;  // calls until it acts
   bool every;               // it then stays, for each call
   std::function<absl::Status()> action;
@@ -51,7 +51,7 @@ class MockDevice final : public MockControl {
   absl::StatusOr<MockBuf> Alloc(std::size_t nbytes, const BufferSpec& spec) {
     if (absl::Status valid = CheckRequest(options_.name, nbytes, spec); !valid.ok()) return valid;
     if (nbytes == 0) return MockBuf{};
-    MockEntry entry{.call = MockCall::kAlloc, .nbytes = nbytes};
+    MockEntry entry{.call = Member::kAlloc, .nbytes = nbytes};
     absl::StatusOr<MockBuf> buf = MockBuf{};
     entry.status = Logged(entry, [&]() -> absl::Status {
       buf = AllocBlock(nbytes, spec);
@@ -64,7 +64,7 @@ class MockDevice final : public MockControl {
 
   absl::Status Free(const MockBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
     if (buf == MockBuf{} && nbytes == 0) return absl::OkStatus();
-    MockEntry entry{.call = MockCall::kFree, .buf = buf, .nbytes = nbytes};
+    MockEntry entry{.call = Member::kFree, .buf = buf, .nbytes = nbytes};
     return Logged(entry, [&]() -> absl::Status {
       auto lock = world_->Hold();
       absl::StatusOr<MockBlockPtr> block = Resolve(buf, buf.nbytes, "free");
@@ -90,13 +90,13 @@ class MockDevice final : public MockControl {
 
   absl::Status Copyin(const MockBuf& dest, absl::Span<const std::byte> src) {
     if (src.empty()) return absl::OkStatus();
-    MockEntry entry{.call = MockCall::kCopyin, .buf = dest, .nbytes = src.size()};
+    MockEntry entry{.call = Member::kCopyin, .buf = dest, .nbytes = src.size()};
     return Logged(entry, [&] { return Write(dest, {src.begin(), src.end()}, "copyin"); });
   }
 
   absl::Status Copyout(absl::Span<std::byte> dest, const MockBuf& src) {
     if (dest.empty()) return absl::OkStatus();
-    MockEntry entry{.call = MockCall::kCopyout, .buf = src, .nbytes = dest.size()};
+    MockEntry entry{.call = Member::kCopyout, .buf = src, .nbytes = dest.size()};
     return Logged(entry, [&]() -> absl::Status {
       auto lock = world_->Hold();
       absl::StatusOr<MockBlockPtr> block = Resolve(src, dest.size(), "copyout");
@@ -113,7 +113,7 @@ class MockDevice final : public MockControl {
   DeviceAddress Addr(const MockBuf& buf) {
     if (buf.block == 0) return {};
     DeviceAddress address;
-    MockEntry entry{.call = MockCall::kAddr, .buf = buf};
+    MockEntry entry{.call = Member::kAddr, .buf = buf};
     const absl::Status status = Logged(entry, [&]() -> absl::Status {
       const auto lock = world_->Hold();
       absl::StatusOr<MockBlockPtr> block = Resolve(buf, 0, "addr");
@@ -129,7 +129,7 @@ class MockDevice final : public MockControl {
     if (absl::Status fits = CheckView(options_.name, nbytes, byte_offset, buf.nbytes); !fits.ok()) return fits;
     if (nbytes == 0) return MockBuf{};
     const MockBuf view{buf.block, buf.byte_offset + byte_offset, nbytes};
-    MockEntry entry{.call = MockCall::kOffset, .buf = view, .source = buf, .nbytes = nbytes};
+    MockEntry entry{.call = Member::kOffset, .buf = view, .source = buf, .nbytes = nbytes};
     const absl::Status status = Logged(entry, [&]() -> absl::Status {
       const auto lock = world_->Hold();
       return Resolve(buf, 0, "offset").status();
@@ -140,7 +140,7 @@ class MockDevice final : public MockControl {
 
   absl::Status Transfer(const MockBuf& dest, const MockBuf& src, std::size_t nbytes) {
     if (nbytes == 0) return absl::OkStatus();
-    MockEntry entry{.call = MockCall::kTransfer, .buf = dest, .source = src, .nbytes = nbytes};
+    MockEntry entry{.call = Member::kTransfer, .buf = dest, .source = src, .nbytes = nbytes};
     return Logged(entry, [&]() -> absl::Status {
       auto lock = world_->Hold();
       absl::StatusOr<MockBlockPtr> to = Resolve(dest, nbytes, "transfer", /*any_device=*/true);
@@ -161,7 +161,7 @@ class MockDevice final : public MockControl {
           absl::StrCat("copy_from_disk of ", nbytes, " bytes, but the extent has ", src.nbytes));
     }
     if (nbytes == 0) return absl::OkStatus();
-    MockEntry entry{.call = MockCall::kCopyFromDisk, .buf = dest, .nbytes = nbytes};
+    MockEntry entry{.call = Member::kCopyFromDisk, .buf = dest, .nbytes = nbytes};
     return Logged(entry, [&]() -> absl::Status {
       {
         const auto lock = world_->Hold();
@@ -176,7 +176,7 @@ class MockDevice final : public MockControl {
   absl::StatusOr<std::byte*> HostPtr(const MockBuf& buf) {
     if (buf.block == 0) return nullptr;
     std::byte* at = nullptr;
-    MockEntry entry{.call = MockCall::kHostPtr, .buf = buf};
+    MockEntry entry{.call = Member::kHostPtr, .buf = buf};
     const absl::Status status = Logged(entry, [&]() -> absl::Status {
       const auto lock = world_->Hold();
       absl::StatusOr<MockBlockPtr> block = Resolve(buf, 0, "host_ptr");
@@ -195,7 +195,7 @@ class MockDevice final : public MockControl {
 
   absl::StatusOr<MemoryInfo> Memory() {
     MemoryInfo info;
-    MockEntry entry{.call = MockCall::kMemoryInfo};
+    MockEntry entry{.call = Member::kMemoryInfo};
     const absl::Status status = Logged(entry, [&] {
       const std::lock_guard lock(pool_->mutex);
       info = {pool_->capacity - std::min(pool_->live, pool_->capacity), pool_->capacity};
@@ -206,7 +206,7 @@ class MockDevice final : public MockControl {
   }
 
   absl::Status Synchronize() {
-    MockEntry entry{.call = MockCall::kSynchronize};
+    MockEntry entry{.call = Member::kSynchronize};
     return Logged(entry, [&] {
       auto lock = world_->Hold();
       return world_->Demand(lock, [this](const MockOperation& o) { return o.device == this; });
@@ -217,21 +217,19 @@ class MockDevice final : public MockControl {
 
   MockLog& log() override { return *log_; }
 
-  void FailNth(MockCall call, std::uint64_t nth, absl::Status status) override {
+  void FailNth(Member call, std::uint64_t nth, absl::Status status) override {
     AddScript({call, std::max<std::uint64_t>(nth, 1), false, [status = std::move(status)] { return status; }});
   }
-  void ThrowNth(MockCall call, std::uint64_t nth, std::exception_ptr exception) override {
+  void ThrowNth(Member call, std::uint64_t nth, std::exception_ptr exception) override {
     AddScript({call, std::max<std::uint64_t>(nth, 1), false, Throwing(std::move(exception))});
   }
-  void FailAll(MockCall call, absl::Status status) override {
+  void FailAll(Member call, absl::Status status) override {
     AddScript({call, 0, true, [status = std::move(status)] { return status; }});
   }
-  void ThrowAll(MockCall call, std::exception_ptr exception) override {
+  void ThrowAll(Member call, std::exception_ptr exception) override {
     AddScript({call, 0, true, Throwing(std::move(exception))});
   }
-  void OnCall(MockCall call, std::function<absl::Status()> hook) override {
-    AddScript({call, 0, true, std::move(hook)});
-  }
+  void OnCall(Member call, std::function<absl::Status()> hook) override { AddScript({call, 0, true, std::move(hook)}); }
   void ClearFailures() override {
     const std::lock_guard lock(mutex_);
     scripts_.clear();
@@ -310,13 +308,13 @@ class MockDevice final : public MockControl {
       }
     } log{*this, entry};
     entry.status = absl::UnknownError("an exception left the call");
-    absl::Status status = RunScripts(entry.call);
+    absl::Status status = RunScripts(*entry.call);
     if (status.ok()) status = std::forward<Work>(work)();
     entry.status = status;
     return status;
   }
 
-  absl::Status RunScripts(MockCall call) {
+  absl::Status RunScripts(Member call) {
     std::vector<std::function<absl::Status()>> due;
     {
       const std::lock_guard lock(mutex_);
@@ -441,7 +439,7 @@ class MockDevice final : public MockControl {
   std::size_t peak_live_bytes_ = 0;
 };
 
-bool Contains(const std::vector<MockCall>& calls, MockCall call) {
+bool Contains(const std::vector<Member>& calls, Member call) {
   return std::find(calls.begin(), calls.end(), call) != calls.end();
 }
 
@@ -465,12 +463,12 @@ Allocator<MockBuf> MockAllocator(MockOptions options) {
   record.copyin = [device](const MockBuf& dest, absl::Span<const std::byte> src) { return device->Copyin(dest, src); };
   record.copyout = [device](absl::Span<std::byte> dest, const MockBuf& src) { return device->Copyout(dest, src); };
   record.addr = [device](const MockBuf& buf) { return device->Addr(buf); };
-  if (!Contains(o.absent, MockCall::kOffset)) {
+  if (!Contains(o.absent, Member::kOffset)) {
     record.offset = [device](const MockBuf& buf, std::size_t nbytes, std::size_t byte_offset) {
       return device->Offset(buf, nbytes, byte_offset);
     };
   }
-  if (!Contains(o.absent, MockCall::kTransfer)) {
+  if (!Contains(o.absent, Member::kTransfer)) {
     record.transfer = [device](const MockBuf& dest, const MockBuf& src, std::size_t nbytes) {
       return device->Transfer(dest, src, nbytes);
     };
@@ -480,11 +478,11 @@ Allocator<MockBuf> MockAllocator(MockOptions options) {
       return device->CopyFromDisk(dest, src, nbytes);
     };
   }
-  if (!Contains(o.absent, MockCall::kHostPtr)) {
+  if (!Contains(o.absent, Member::kHostPtr)) {
     record.host_ptr = [device](const MockBuf& buf) { return device->HostPtr(buf); };
   }
-  if (!Contains(o.absent, MockCall::kMemoryInfo)) record.memory_info = [device] { return device->Memory(); };
-  if (!Contains(o.absent, MockCall::kSynchronize)) record.synchronize = [device] { return device->Synchronize(); };
+  if (!Contains(o.absent, Member::kMemoryInfo)) record.memory_info = [device] { return device->Memory(); };
+  if (!Contains(o.absent, Member::kSynchronize)) record.synchronize = [device] { return device->Synchronize(); };
   return record;
 }
 

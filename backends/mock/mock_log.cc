@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,24 +15,23 @@ std::string Name(const MockBuf& buf) {
 }
 
 std::string Arguments(const MockEntry& entry) {
-  switch (entry.call) {
-    case MockCall::kAlloc:
+  switch (*entry.call) {
+    case Member::kAlloc:
       return absl::StrCat(" ", entry.nbytes, entry.status.ok() ? absl::StrCat(" -> ", Name(entry.buf)) : "");
-    case MockCall::kOffset:
+    case Member::kOffset:
       return absl::StrCat(" ", Name(entry.source), " ", entry.nbytes, " -> ", Name(entry.buf));
-    case MockCall::kTransfer:
+    case Member::kTransfer:
       return absl::StrCat(" ", Name(entry.buf), " <- ", Name(entry.source), " ", entry.nbytes);
-    case MockCall::kFree:
-    case MockCall::kCopyin:
-    case MockCall::kCopyout:
-    case MockCall::kCopyFromDisk:
+    case Member::kFree:
+    case Member::kCopyin:
+    case Member::kCopyout:
+    case Member::kCopyFromDisk:
       return absl::StrCat(" ", Name(entry.buf), " ", entry.nbytes);
-    case MockCall::kAddr:
-    case MockCall::kHostPtr:
+    case Member::kAddr:
+    case Member::kHostPtr:
       return absl::StrCat(" ", Name(entry.buf));
-    case MockCall::kMemoryInfo:
-    case MockCall::kSynchronize:
-    case MockCall::kUser:
+    case Member::kMemoryInfo:
+    case Member::kSynchronize:
       break;
   }
   return "";
@@ -40,20 +39,13 @@ std::string Arguments(const MockEntry& entry) {
 
 }  // namespace
 
-std::string_view ToString(MockCall call) {
-  constexpr std::array<std::string_view, kMockCallKinds> kNames = {
-      "alloc",    "free",           "copyin",   "copyout",     "addr",        "offset",
-      "transfer", "copy_from_disk", "host_ptr", "memory_info", "synchronize", "user"};
-  return kNames.at(static_cast<std::size_t>(call));
-}
-
 std::string ToString(const MockEntry& entry) {
-  if (entry.call == MockCall::kUser) return entry.text;
-  return absl::StrCat(entry.device, ": ", std::string(ToString(entry.call)), Arguments(entry),
+  if (!entry.call.has_value()) return entry.text;
+  return absl::StrCat(entry.device, ": ", std::string(ToString(*entry.call)), Arguments(entry),
                       entry.status.ok() ? "" : absl::StrCat(": ", absl::StatusCodeToString(entry.status.code())));
 }
 
-void MockLog::Add(std::string text) { Add(MockEntry{.call = MockCall::kUser, .text = std::move(text)}); }
+void MockLog::Add(std::string text) { Add(MockEntry{.call = kUserEntry, .text = std::move(text)}); }
 
 void MockLog::Add(MockEntry entry) {
   const std::lock_guard lock(mutex_);
@@ -65,7 +57,7 @@ std::vector<MockEntry> MockLog::entries() const {
   return entries_;
 }
 
-std::vector<std::string> MockLog::Lines(std::initializer_list<MockCall> only) const {
+std::vector<std::string> MockLog::Lines(std::initializer_list<std::optional<Member>> only) const {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> lines;
   for (const MockEntry& entry : entries_) {
@@ -76,7 +68,7 @@ std::vector<std::string> MockLog::Lines(std::initializer_list<MockCall> only) co
   return lines;
 }
 
-std::size_t MockLog::Count(MockCall call) const {
+std::size_t MockLog::Count(Member call) const {
   const std::lock_guard lock(mutex_);
   return static_cast<std::size_t>(
       std::count_if(entries_.begin(), entries_.end(), [call](const MockEntry& entry) { return entry.call == call; }));

@@ -20,6 +20,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -113,7 +114,8 @@ struct Allocator {
   // Required.
 
   // `nbytes` usable bytes, uninitialised unless spec.zero, aligned to spec.alignment or traits.min_alignment. The
-  // caller frees them. 0 bytes: an empty buffer without a driver call.
+  // caller frees them. 0 bytes: an empty buffer without a driver call. Above PTRDIFF_MAX, the size of a negative
+  // number: INVALID_ARGUMENT (a packed allocator asks for it before it calls).
   std::function<absl::StatusOr<Buf>(std::size_t nbytes, const BufferSpec& spec)> alloc;
   // Takes back what alloc gave, with the same `nbytes` and `spec`; safe while earlier operations are pending. With
   // external_ptr it releases the handle only. A view is not freed.
@@ -155,6 +157,24 @@ template <typename T, typename Buf>
 std::shared_ptr<T> Find(const Allocator<Buf>& record) {
   return record.controls.template Find<T>();
 }
+
+// The members of a record, where one is spoken of: in a mock's script and log, in a Failing rule.
+enum class Member {
+  kAlloc,
+  kFree,
+  kCopyin,
+  kCopyout,
+  kAddr,
+  kOffset,
+  kTransfer,
+  kCopyFromDisk,
+  kHostPtr,
+  kMemoryInfo,
+  kSynchronize,
+};
+inline constexpr std::size_t kMembers = static_cast<std::size_t>(Member::kSynchronize) + 1;
+// "alloc", "copy_from_disk".
+std::string_view ToString(Member member);
 
 }  // namespace packalloc
 

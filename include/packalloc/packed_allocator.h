@@ -12,15 +12,10 @@
 #ifndef PACKALLOC_PACKED_ALLOCATOR_H_
 #define PACKALLOC_PACKED_ALLOCATOR_H_
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 #include <memory>
-#include <new>
 #include <optional>
-#include <type_traits>
 #include <typeinfo>
 #include <utility>
 
@@ -28,90 +23,16 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "packalloc/allocator.h"
+#include "packalloc/any_buf.h"
 
 namespace packalloc {
 
-class AnyBuf;
-class PackedAllocator;
 // A record over boxed handles: what layers are written in. It checks the type of each handle, not its owner or size.
 using AnyRecord = Allocator<AnyBuf>;
 
 namespace internal {
 
 struct PackedState;
-
-inline constexpr std::size_t kAnyBufStorage = 32;
-inline constexpr std::size_t kAnyBufAlignment = 16;
-
-// How to copy, move and destroy one type of handle inside an AnyBuf. A null function means "as raw bytes".
-struct BufType {
-  const std::type_info* info;
-  void (*copy)(void* to, const void* from);
-  void (*move)(void* to, void* from) noexcept;
-  void (*destroy)(void* at) noexcept;
-  void (*make_empty)(void* at);  // a value-initialised handle, for buffers of zero bytes; null: there is none
-  bool in_place;
-};
-
-template <typename Buf>
-inline constexpr bool kBufInPlace = sizeof(Buf) <= kAnyBufStorage &&
-                                    alignof(Buf) <= kAnyBufAlignment&& std::is_nothrow_move_constructible_v<Buf>;
-
-template <typename Buf>
-struct BufTypeOf {
-  static constexpr bool kInPlace = kBufInPlace<Buf>;
-  static constexpr bool kRaw = kInPlace && std::is_trivially_copyable_v<Buf>;
-
-  template <typename... Args>
-  static void Construct(void* at, Args&&... args) {
-    if constexpr (kInPlace) {
-      ::new (at) Buf(std::forward<Args>(args)...);
-    } else {
-      ::new (at) Buf*(new Buf(std::forward<Args>(args)...));
-    }
-  }
-  static const Buf* Get(const void* at) {
-    if constexpr (kInPlace) {
-      return std::launder(static_cast<const Buf*>(at));
-    } else {
-      return *std::launder(static_cast<Buf* const*>(at));
-    }
-  }
-  static void Copy(void* to, const void* from) { Construct(to, *Get(from)); }
-  static void Move(void* to, void* from) noexcept {
-    if constexpr (kInPlace) {
-      ::new (to) Buf(std::move(*std::launder(static_cast<Buf*>(from))));
-    } else {
-      ::new (to) Buf*(std::exchange(*std::launder(static_cast<Buf**>(from)), nullptr));
-    }
-  }
-  static void Destroy(void* at) noexcept {
-    if constexpr (kInPlace) {
-      std::launder(static_cast<Buf*>(at))->~Buf();
-    } else {
-      delete *std::launder(static_cast<Buf**>(at));
-    }
-  }
-  static void MakeEmpty(void* at) {
-    if constexpr (std::default_initializable<Buf>) Construct(at, Buf());
-  }
-  static constexpr BufType kType{&typeid(Buf),
-                                 kRaw ? nullptr : &Copy,
-                                 kRaw ? nullptr : &Move,
-                                 kRaw ? nullptr : &Destroy,
-                                 std::default_initializable<Buf> ? &MakeEmpty : nullptr,
-                                 kInPlace};
-};
-
-bool SameTypeInfo(const BufType* a, const BufType* b);  // of two libraries with hidden symbols; null is no type
-inline bool SameType(const BufType* a, const BufType* b) {
-  if (a == b) [[likely]]
-    return true;
-  return SameTypeInfo(a, b);
-}
-
-// For the constructor of an AnyBuf whose size, owner and serial number are yet to be set.
-struct Unstamped {};
 
 // The functors with which the record's two hot members are made by Erase, and by layers that want it: a packed
 // allocator whose record's `alloc` (or `free`) is one calls it without the std::function, and has the result's fields
@@ -139,137 +60,6 @@ inline constexpr std::uint64_t kSerialLease = std::uint64_t{1} << 24;
 extern constinit thread_local std::uint64_t next_serial;
 std::uint64_t LeaseSerials();
 inline std::uint64_t NextSerial() { return (next_serial & (kSerialLease - 1)) == 0 ? LeaseSerials() : next_serial++; }
-
-}  // namespace internal
-
-// The handle of a packed allocator's buffer: 64 bytes, a copyable value that owns nothing. Handles of up to 32 bytes
-// that move without throwing lie in place, others on the heap. Default-constructed or moved-from it is empty, and every
-// operation refuses it. Reading one from several threads is safe.
-class AnyBuf {
- public:
-  AnyBuf() noexcept : type_(nullptr), owner_(0), serial_(0), nbytes_(0) {}
-  AnyBuf(const AnyBuf& other) { CopyFrom(other); }
-  AnyBuf(AnyBuf&& other) noexcept { MoveFrom(other); }
-  AnyBuf& operator=(const AnyBuf& other) {
-    if (this != &other) *this = AnyBuf(other);
-    return *this;
-  }
-  AnyBuf& operator=(AnyBuf&& other) noexcept {
-    if (this != &other) {
-      Destroy();
-      MoveFrom(other);
-    }
-    return *this;
-  }
-  ~AnyBuf() { Destroy(); }
-
-  // Boxes a typed handle. For authors of layers; `nbytes` kUnknownSize where only the typed caller knows it.
-  template <typename Buf>
-  static AnyBuf Of(Buf buf, std::size_t nbytes) {
-    return AnyBuf(std::in_place_type<Buf>, std::move(buf), nbytes);
-  }
-  static constexpr std::size_t kUnknownSize = std::numeric_limits<std::size_t>::max();
-
-  // The typed handle, valid as long as this box; null when it holds another type or nothing.
-  template <typename Buf>
-  const Buf* get() const {
-    if (!internal::SameType(type_, &internal::BufTypeOf<Buf>::kType)) return nullptr;
-    return internal::BufTypeOf<Buf>::Get(storage_);
-  }
-
-  // Boxes a typed handle where the result is to be, as moving an AnyBuf costs more than making one.
-  template <typename Buf>
-  AnyBuf(std::in_place_type_t<Buf>, Buf buf, std::size_t nbytes)
-      : AnyBuf(std::in_place_type<Buf>, std::move(buf), internal::Unstamped{}) {
-    owner_ = 0;
-    nbytes_ = nbytes;
-    serial_ = 0;
-  }
-  template <typename Buf>
-  AnyBuf(std::in_place_type_t<Buf>, Buf buf, internal::Unstamped) : type_(&internal::BufTypeOf<Buf>::kType) {
-    internal::BufTypeOf<Buf>::Construct(storage_, std::move(buf));
-  }
-
-  // The handle of `other`, which copies_as_bytes.
-  AnyBuf(const AnyBuf& other, internal::Unstamped) noexcept : type_(other.type_) { CopyHandle(other); }
-
-  bool empty() const { return type_ == nullptr; }
-  // Bytes as asked for (of a view: the view's).
-  std::size_t nbytes() const { return nbytes_; }
-  // The id of the packed allocator that made it (PackedAllocator::id), 0 for none. Never reused.
-  std::uint64_t owner() const { return owner_; }
-  // Unique per allocation in the process; a view has its base's.
-  std::uint64_t serial() const { return serial_ & ~kViewBit; }
-  bool is_view() const { return (serial_ & kViewBit) != 0; }
-  // Whether copying runs no code of the handle's type, and so neither throws nor calls anything.
-  bool copies_as_bytes() const { return type_ == nullptr || type_->copy == nullptr; }
-
- private:
-  friend class PackedAllocator;
-  friend struct internal::DirectAlloc;
-  template <typename Buf>
-  friend struct internal::TypedCalls;
-  static constexpr std::uint64_t kViewBit = std::uint64_t{1} << 63;
-
-  void CopyFrom(const AnyBuf& other) {
-    if (other.type_ == nullptr || other.type_->copy == nullptr) {
-      CopyRaw(other);
-    } else {
-      other.type_->copy(storage_, other.storage_);
-      CopyFields(other);
-    }
-  }
-  void MoveFrom(AnyBuf& other) noexcept {
-    if (other.type_ == nullptr || other.type_->move == nullptr) {
-      CopyRaw(other);
-    } else {
-      other.type_->move(storage_, other.storage_);
-      other.type_->destroy(other.storage_);
-      CopyFields(other);
-    }
-    other.type_ = nullptr;
-    other.owner_ = 0;  // an empty box is nobody's: the check of the owner finds it
-  }
-  void CopyRaw(const AnyBuf& other) noexcept {
-    CopyHandle(other);
-    CopyFields(other);
-  }
-  void CopyHandle(const AnyBuf& other) noexcept {
-    static_assert(sizeof storage_ == 4 * sizeof(std::uint64_t));
-    CopyWord(storage_, other.storage_);
-    CopyWord(storage_ + 8, other.storage_ + 8);
-    CopyWord(storage_ + 16, other.storage_ + 16);
-    CopyWord(storage_ + 24, other.storage_ + 24);
-  }
-  // One word through a general register. Handles are mostly written as 8-byte words; read back at once by the 16-byte
-  // vector loads that a compiler would choose here, they stall the load until the stores have retired.
-  static void CopyWord(std::byte* to, const std::byte* from) noexcept {
-    std::uint64_t word;
-    std::memcpy(&word, from, sizeof word);
-    asm("" : "+r"(word));  // NOLINT(hicpp-no-assembler)
-    std::memcpy(to, &word, sizeof word);
-  }
-  void CopyFields(const AnyBuf& other) noexcept {
-    type_ = other.type_;
-    owner_ = other.owner_;
-    nbytes_ = other.nbytes_;
-    serial_ = other.serial_;
-  }
-  void Destroy() noexcept {
-    if (type_ != nullptr && type_->destroy != nullptr) type_->destroy(storage_);
-  }
-
-  // Without initialisers: on the hot path each would be a store that is overwritten at once.
-  alignas(internal::kAnyBufAlignment) std::byte storage_[internal::kAnyBufStorage];
-  const internal::BufType* type_;
-  std::uint64_t owner_;  // 0 where type_ is null
-  // Between the two, or they are stored as one vector, which loads of either stall on where it crosses a cache line.
-  std::uint64_t serial_;
-  std::size_t nbytes_;
-};
-static_assert(sizeof(AnyBuf) == 64);
-
-namespace internal {
 
 // What a packed allocator shares with its copies.
 struct PackedState {
@@ -400,13 +190,6 @@ absl::StatusOr<Allocator<Buf>> ApplyLayer(Allocator<Buf> record, Layer&& layer) 
 // ---- implementation ----
 
 namespace internal {
-
-absl::Status WrongType(const AnyBuf& buf, const std::type_info& wanted);
-
-template <typename Buf>
-absl::Status CheckType(const AnyBuf& buf) {
-  return buf.get<Buf>() != nullptr ? absl::OkStatus() : WrongType(buf, typeid(Buf));
-}
 
 inline absl::StatusOr<AnyBuf> DirectAlloc::operator()(std::size_t nbytes, const BufferSpec& spec) const {
   absl::StatusOr<AnyBuf> buf = call(object.get(), nbytes, spec);

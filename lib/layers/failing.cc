@@ -102,13 +102,6 @@ void Wrap(std::function<R(Args...)>& function, Member member, const std::shared_
 
 }  // namespace
 
-std::string_view ToString(Member member) {
-  constexpr std::array<std::string_view, kMembers> kNames = {"alloc",    "free",        "copyin",     "copyout",
-                                                             "addr",     "offset",      "transfer",   "copy_from_disk",
-                                                             "host_ptr", "memory_info", "synchronize"};
-  return kNames.at(static_cast<std::size_t>(member));
-}
-
 absl::StatusOr<AnyRecord> FailingLayer(AnyRecord inner, const std::vector<FailureRule>& rules) {
   auto injector = std::make_shared<Injector>();
   for (const FailureRule& rule : rules) {

@@ -55,9 +55,9 @@ TEST_CASE("the log tells each call, its arguments and its answer") {
                                              "MOCK: transfer #2 <- #1+256 64", "MOCK: copyout #2 8", "MOCK: addr #1",
                                              "MOCK: host_ptr #1+256", "MOCK: memory_info", "MOCK: synchronize",
                                              "MOCK: free #1 4096", "MOCK: free #2 63: INVALID_ARGUMENT"});
-  CHECK(mock.control->log().Lines({MockCall::kUser, MockCall::kTransfer}) ==
+  CHECK(mock.control->log().Lines({kUserEntry, Member::kTransfer}) ==
         Lines{"kernel add", "MOCK: transfer #2 <- #1+256 64"});
-  CHECK(mock.control->log().Count(MockCall::kFree) == 2);
+  CHECK(mock.control->log().Count(Member::kFree) == 2);
   mock.control->log().Clear();
   CHECK(mock.control->log().entries().empty());
   CHECK(mock.record.free(b, 64, {}).ok());
@@ -79,20 +79,20 @@ TEST_CASE("any call of any member fails as scripted, and then works") {
   const MockBuf a = mock.Alloc(64);
   CHECK(mock.record.copyin(a, Filled(64, 7)).ok());
   const absl::Status down = absl::UnavailableError("link down");
-  const std::vector<std::pair<MockCall, std::function<absl::Status()>>> members = {
-      {MockCall::kAlloc, [&] { return mock.record.alloc(8, {}).status(); }},
-      {MockCall::kFree, [&] { return mock.record.free(a, 64, {}); }},
-      {MockCall::kCopyin, [&] { return mock.record.copyin(a, Filled(64, 7)); }},
-      {MockCall::kCopyout, [&] { return mock.record.copyout({}, a); }},
-      {MockCall::kOffset, [&] { return mock.record.offset(a, 1, 0).status(); }},
-      {MockCall::kTransfer, [&] { return mock.record.transfer(a, a, 64); }},
-      {MockCall::kHostPtr, [&] { return mock.record.host_ptr(a).status(); }},
-      {MockCall::kMemoryInfo, [&] { return mock.record.memory_info().status(); }},
-      {MockCall::kSynchronize, [&] { return mock.record.synchronize(); }},
+  const std::vector<std::pair<Member, std::function<absl::Status()>>> members = {
+      {Member::kAlloc, [&] { return mock.record.alloc(8, {}).status(); }},
+      {Member::kFree, [&] { return mock.record.free(a, 64, {}); }},
+      {Member::kCopyin, [&] { return mock.record.copyin(a, Filled(64, 7)); }},
+      {Member::kCopyout, [&] { return mock.record.copyout({}, a); }},
+      {Member::kOffset, [&] { return mock.record.offset(a, 1, 0).status(); }},
+      {Member::kTransfer, [&] { return mock.record.transfer(a, a, 64); }},
+      {Member::kHostPtr, [&] { return mock.record.host_ptr(a).status(); }},
+      {Member::kMemoryInfo, [&] { return mock.record.memory_info().status(); }},
+      {Member::kSynchronize, [&] { return mock.record.synchronize(); }},
   };
   for (const auto& [call, run] : members) {
-    if (call == MockCall::kFree || call == MockCall::kCopyout) continue;  // below: they change, or want a span
-    const std::string name(ToString(call));                               // a structured binding cannot be captured
+    if (call == Member::kFree || call == Member::kCopyout) continue;  // below: they change, or want a span
+    const std::string name(ToString(call));                           // a structured binding cannot be captured
     CAPTURE(name);
     mock.control->FailNth(call, 2, down);
     mock.control->ThrowNth(call, 4, std::make_exception_ptr(std::runtime_error("thrown")));
@@ -108,17 +108,17 @@ TEST_CASE("any call of any member fails as scripted, and then works") {
     CHECK(run().ok());
   }
   Bytes out(64);
-  mock.control->FailNth(MockCall::kCopyout, 1, down);
+  mock.control->FailNth(Member::kCopyout, 1, down);
   CHECK(mock.record.copyout(absl::MakeSpan(out), a) == down);
   CHECK(out == Bytes(64));
-  mock.control->FailNth(MockCall::kFree, 1, down);
+  mock.control->FailNth(Member::kFree, 1, down);
   CHECK(mock.record.free(a, 64, {}) == down);
   CHECK(Read(mock.record, a) == Filled(64, 7));
-  mock.control->ThrowAll(MockCall::kFree, std::make_exception_ptr(42));
+  mock.control->ThrowAll(Member::kFree, std::make_exception_ptr(42));
   CHECK_THROWS_AS((void)mock.record.free(a, 64, {}), int);
   mock.control->ClearFailures();
   CHECK(mock.record.free(a, 64, {}).ok());
-  mock.control->FailNth(MockCall::kAddr, 1, down);
+  mock.control->FailNth(Member::kAddr, 1, down);
   const MockBuf b = mock.Alloc(8);
   CHECK(mock.record.addr(b) == DeviceAddress{});
   CHECK(mock.record.addr(b) != DeviceAddress{});
@@ -128,7 +128,7 @@ TEST_CASE("any call of any member fails as scripted, and then works") {
 TEST_CASE("a hook runs without a lock and may call the record") {
   Mock mock;
   const MockBuf a = mock.Alloc(8);
-  mock.control->OnCall(MockCall::kAlloc, [&] {
+  mock.control->OnCall(Member::kAlloc, [&] {
     absl::Status status = mock.record.copyin(a, Filled(8, 1));
     std::thread([&] { status.Update(mock.record.synchronize()); }).join();
     return status;
@@ -321,10 +321,9 @@ TEST_CASE("fresh memory is poison, each part of it") {
 }
 
 TEST_CASE("members that are absent stay empty when packed") {
-  const PackedAllocator packed =
-      Pack(MockAllocator({.absent = {MockCall::kOffset, MockCall::kTransfer, MockCall::kHostPtr, MockCall::kMemoryInfo,
-                                     MockCall::kSynchronize}}))
-          .value();
+  const PackedAllocator packed = Pack(MockAllocator({.absent = {Member::kOffset, Member::kTransfer, Member::kHostPtr,
+                                                                Member::kMemoryInfo, Member::kSynchronize}}))
+                                     .value();
   CHECK_FALSE(packed.supports_offset());
   CHECK_FALSE(packed.supports_transfer());
   CHECK_FALSE(packed.supports_host_ptr());

@@ -247,8 +247,8 @@ TEST_CASE("memory info, synchronize, traits") {
   CHECK(info.total_bytes > 0);
   CHECK(info.free_bytes <= info.total_bytes);
   CHECK(packalloc_synchronize(cpu.handle) == PACKALLOC_OK);
-  const MockDevice bare("", {.absent = {MockCall::kOffset, MockCall::kTransfer, MockCall::kHostPtr,
-                                        MockCall::kMemoryInfo, MockCall::kSynchronize}});
+  const MockDevice bare("", {.absent = {Member::kOffset, Member::kTransfer, Member::kHostPtr, Member::kMemoryInfo,
+                                        Member::kSynchronize}});
   packalloc_traits traits = PACKALLOC_TRAITS_INIT;
   CHECK(packalloc_get_traits(bare.handle(), &traits) == PACKALLOC_OK);
   CHECK(traits.supports_offset + traits.supports_transfer + traits.supports_copy_from_disk + traits.supports_host_ptr ==

@@ -40,21 +40,21 @@ TEST_CASE("what any member throws is a status and a sentence, and nothing has ch
   packalloc_device_address address{};
   packalloc_memory_info info{};
   void* host = nullptr;
-  const std::vector<std::pair<MockCall, std::function<packalloc_status()>>> calls{
-      {MockCall::kAlloc, [&] { return packalloc_alloc(device.handle(), 8, nullptr, &made); }},
-      {MockCall::kFree, [&] { return packalloc_free(a); }},
-      {MockCall::kCopyin, [&] { return packalloc_copyin(a, bytes.data(), 64); }},
-      {MockCall::kCopyout, [&] { return packalloc_copyout(bytes.data(), a, 64); }},
-      {MockCall::kAddr, [&] { return packalloc_addr(a, &address); }},
-      {MockCall::kOffset, [&] { return packalloc_offset(a, 8, 8, &made); }},
-      {MockCall::kTransfer, [&] { return packalloc_transfer(a, b, 64); }},
-      {MockCall::kTransfer, [&] { return packalloc_copy(a, b, nullptr); }},
-      {MockCall::kHostPtr, [&] { return packalloc_host_ptr(a, &host); }},
-      {MockCall::kMemoryInfo, [&] { return packalloc_get_memory_info(device.handle(), &info); }},
-      {MockCall::kSynchronize, [&] { return packalloc_synchronize(device.handle()); }},
+  const std::vector<std::pair<Member, std::function<packalloc_status()>>> calls{
+      {Member::kAlloc, [&] { return packalloc_alloc(device.handle(), 8, nullptr, &made); }},
+      {Member::kFree, [&] { return packalloc_free(a); }},
+      {Member::kCopyin, [&] { return packalloc_copyin(a, bytes.data(), 64); }},
+      {Member::kCopyout, [&] { return packalloc_copyout(bytes.data(), a, 64); }},
+      {Member::kAddr, [&] { return packalloc_addr(a, &address); }},
+      {Member::kOffset, [&] { return packalloc_offset(a, 8, 8, &made); }},
+      {Member::kTransfer, [&] { return packalloc_transfer(a, b, 64); }},
+      {Member::kTransfer, [&] { return packalloc_copy(a, b, nullptr); }},
+      {Member::kHostPtr, [&] { return packalloc_host_ptr(a, &host); }},
+      {Member::kMemoryInfo, [&] { return packalloc_get_memory_info(device.handle(), &info); }},
+      {Member::kSynchronize, [&] { return packalloc_synchronize(device.handle()); }},
   };
   for (const auto& entry : calls) {
-    const MockCall member = entry.first;
+    const Member member = entry.first;
     const auto& call = entry.second;
     CAPTURE(std::string(ToString(member)));
     device.mock().ThrowNth(member, 1, Boom());
@@ -77,7 +77,7 @@ TEST_CASE("the second of three cached buffers throws when it is released: the ot
   std::vector<packalloc_buffer*> buffers;
   for (const std::size_t nbytes : {16, 32, 64}) buffers.push_back(device.Alloc(nbytes));
   for (packalloc_buffer* buffer : buffers) CHECK(packalloc_free(buffer) == PACKALLOC_OK);
-  device.mock().ThrowNth(MockCall::kFree, 2, Boom());
+  device.mock().ThrowNth(Member::kFree, 2, Boom());
   CHECK(packalloc_trim(device.handle(), 0) != PACKALLOC_OK);
   CHECK(*packalloc_last_error() != '\0');
   packalloc_cache_stats stats = PACKALLOC_CACHE_STATS_INIT;
@@ -94,7 +94,7 @@ TEST_CASE("an eviction that throws does not fail the call that made room") {
   packalloc_buffer* a = device.Alloc(80);
   packalloc_buffer* b = device.Alloc(60);
   CHECK(packalloc_free(a) == PACKALLOC_OK);
-  device.mock().ThrowNth(MockCall::kFree, 1, Boom());
+  device.mock().ThrowNth(Member::kFree, 1, Boom());
   CHECK(packalloc_free(b) == PACKALLOC_OK);  // 80 + 60 are too many: the older one goes, or tries to
   packalloc_cache_stats stats = PACKALLOC_CACHE_STATS_INIT;
   CHECK(packalloc_get_cache_stats(device.handle(), &stats) == PACKALLOC_OK);

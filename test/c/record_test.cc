@@ -55,23 +55,23 @@ TEST_CASE("C++ to C to C++ keeps the contract with a cache on either side") {
 }
 
 TEST_CASE("empty members stay empty on both ways") {
-  const std::array members{MockCall::kOffset, MockCall::kTransfer, MockCall::kHostPtr, MockCall::kMemoryInfo,
-                           MockCall::kSynchronize};
-  for (const MockCall absent : members) {
+  const std::array members{Member::kOffset, Member::kTransfer, Member::kHostPtr, Member::kMemoryInfo,
+                           Member::kSynchronize};
+  for (const Member absent : members) {
     const packalloc_record c = Exported(Pack(MockAllocator({.absent = {absent}})));
-    CHECK((c.offset == nullptr) == (absent == MockCall::kOffset));
-    CHECK((c.transfer == nullptr) == (absent == MockCall::kTransfer));
-    CHECK((c.host_ptr == nullptr) == (absent == MockCall::kHostPtr));
-    CHECK((c.memory_info == nullptr) == (absent == MockCall::kMemoryInfo));
-    CHECK((c.synchronize == nullptr) == (absent == MockCall::kSynchronize));
+    CHECK((c.offset == nullptr) == (absent == Member::kOffset));
+    CHECK((c.transfer == nullptr) == (absent == Member::kTransfer));
+    CHECK((c.host_ptr == nullptr) == (absent == Member::kHostPtr));
+    CHECK((c.memory_info == nullptr) == (absent == Member::kMemoryInfo));
+    CHECK((c.synchronize == nullptr) == (absent == Member::kSynchronize));
     CHECK((c.copy_from_disk == nullptr));
     const auto back = FromC(c);
     REQUIRE(back.ok());
-    CHECK(back->supports_offset() == (absent != MockCall::kOffset));
-    CHECK(back->supports_transfer() == (absent != MockCall::kTransfer));
-    CHECK(static_cast<bool>(back->host_ptr) == (absent != MockCall::kHostPtr));
-    CHECK(static_cast<bool>(back->memory_info) == (absent != MockCall::kMemoryInfo));
-    CHECK(static_cast<bool>(back->synchronize) == (absent != MockCall::kSynchronize));
+    CHECK(back->supports_offset() == (absent != Member::kOffset));
+    CHECK(back->supports_transfer() == (absent != Member::kTransfer));
+    CHECK(static_cast<bool>(back->host_ptr) == (absent != Member::kHostPtr));
+    CHECK(static_cast<bool>(back->memory_info) == (absent != Member::kMemoryInfo));
+    CHECK(static_cast<bool>(back->synchronize) == (absent != Member::kSynchronize));
     CHECK_FALSE(back->supports_copy_from_disk());
   }
 }
@@ -98,7 +98,7 @@ TEST_CASE("the codes and sentences of the inner allocator come through") {
   CHECK(exhausted.code() == absl::StatusCode::kResourceExhausted);
   CHECK(std::string(exhausted.message()).find("101") != std::string::npos);
   for (int code = 1; code <= 16; ++code) {
-    Find<MockControl>(mock)->FailNth(MockCall::kAlloc, 1, {static_cast<absl::StatusCode>(code), "just so"});
+    Find<MockControl>(mock)->FailNth(Member::kAlloc, 1, {static_cast<absl::StatusCode>(code), "just so"});
     const absl::Status status = back.alloc(10).status();
     CHECK(status.code() == static_cast<absl::StatusCode>(code));
     CHECK(std::string(status.message()).find("just so") != std::string::npos);
@@ -261,7 +261,7 @@ packalloc_status ReadPattern(void* self, std::uint64_t offset, void* dest, std::
 TEST_CASE("copy_from_disk of an exported struct takes a source that somebody else made, in chunks") {
   for (const bool views : {true, false}) {
     MockOptions options{.read_extent = [](absl::Span<std::byte>, const DiskExtent&) { return absl::OkStatus(); }};
-    if (!views) options.absent = {MockCall::kOffset};
+    if (!views) options.absent = {Member::kOffset};
     const packalloc_record c = Exported(Pack(MockAllocator(options)));
     constexpr std::size_t kBytes = (std::size_t{9} << 20) + 5;
     int reads = 0;

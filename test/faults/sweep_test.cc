@@ -29,8 +29,6 @@
 namespace packalloc {
 namespace {
 
-constexpr std::size_t kDeviceCalls = static_cast<std::size_t>(MockCall::kUser);
-
 // Members that no scenario can call, with the reason. One that is swept all the same must go from here.
 const std::map<std::string, std::string> kNotSwept = {};
 
@@ -165,7 +163,7 @@ MockOptions Device(bool lazy) {
 }
 
 // One run. Whether the failure came to pass.
-bool Run(const Scenario& scenario, bool lazy, MockCall call, std::uint64_t nth, bool throws) {
+bool Run(const Scenario& scenario, bool lazy, Member call, std::uint64_t nth, bool throws) {
   const Allocator<MockBuf> record = MockAllocator(Device(lazy));
   const std::shared_ptr<MockControl> mock = Find<MockControl>(record);
   std::size_t lost = 0;  // to frees that failed and that nobody could try again
@@ -181,7 +179,7 @@ bool Run(const Scenario& scenario, bool lazy, MockCall call, std::uint64_t nth, 
     scenario.use(device);
     mock->ClearFailures();
     calls = mock->log().Count(call) - before;
-    if (scenario.by_destructors && call == MockCall::kFree && calls >= nth) lost = 1;
+    if (scenario.by_destructors && call == Member::kFree && calls >= nth) lost = 1;
 
     // The counters are as before, and everything works.
     if (const auto lru = Find<LruControl>(device)) {
@@ -214,11 +212,11 @@ bool Run(const Scenario& scenario, bool lazy, MockCall call, std::uint64_t nth, 
 
 TEST_CASE("every call of every member fails once, by status and by exception") {
   const TempDir dir;
-  std::array<std::uint64_t, kDeviceCalls> swept{};
+  std::array<std::uint64_t, kMembers> swept{};
   for (const Scenario& scenario : Scenarios(dir.path())) {
     CAPTURE(scenario.name);
-    for (std::size_t member = 0; member < kDeviceCalls; ++member) {
-      const auto call = static_cast<MockCall>(member);
+    for (std::size_t member = 0; member < kMembers; ++member) {
+      const auto call = static_cast<Member>(member);
       CAPTURE(std::string(ToString(call)));
       for (const bool lazy : {false, true}) {
         for (const bool throws : {false, true}) {
@@ -233,8 +231,8 @@ TEST_CASE("every call of every member fails once, by status and by exception") {
     }
   }
   std::cout << "failed calls swept per member:\n";
-  for (std::size_t member = 0; member < kDeviceCalls; ++member) {
-    const std::string name(ToString(static_cast<MockCall>(member)));
+  for (std::size_t member = 0; member < kMembers; ++member) {
+    const std::string name(ToString(static_cast<Member>(member)));
     const auto reason = kNotSwept.find(name);
     std::cout << "  " << name << " " << swept[member] << (reason == kNotSwept.end() ? "" : " (" + reason->second + ")")
               << "\n";

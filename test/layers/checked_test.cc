@@ -278,9 +278,9 @@ TEST_CASE("what the callback throws passes through, and the buffer stays whole")
 TEST_CASE("a free that the device refuses leaves the buffer allocated; the next one works") {
   Subject s;
   const AnyBuf buf = *s.device.alloc(64);
-  s.mock->FailNth(MockCall::kFree, 1, absl::UnavailableError("busy"));
+  s.mock->FailNth(Member::kFree, 1, absl::UnavailableError("busy"));
   CHECK(s.device.free(buf, 64).code() == absl::StatusCode::kUnavailable);
-  s.mock->ThrowNth(MockCall::kFree, 1, std::make_exception_ptr(std::runtime_error("thrown")));
+  s.mock->ThrowNth(Member::kFree, 1, std::make_exception_ptr(std::runtime_error("thrown")));
   CHECK_THROWS_AS(s.device.free(buf, 64).IgnoreError(), std::runtime_error);
   CHECK(s.control->stats().live_buffers == 1);
   CHECK(s.device.copyin(buf, Bytes(64, 1)).ok());
@@ -289,7 +289,7 @@ TEST_CASE("a free that the device refuses leaves the buffer allocated; the next 
 }
 
 TEST_CASE("guards that cannot be made are left out, and the allocation goes on") {
-  for (const MockCall call : {MockCall::kOffset, MockCall::kHostPtr, MockCall::kCopyin}) {
+  for (const Member call : {Member::kOffset, Member::kHostPtr, Member::kCopyin}) {
     Subject s;
     s.mock->ThrowAll(call, std::make_exception_ptr(std::runtime_error("thrown")));
     const absl::StatusOr<AnyBuf> buf = s.device.alloc(64);
@@ -302,7 +302,7 @@ TEST_CASE("guards that cannot be made are left out, and the allocation goes on")
   }
   for (const std::uint64_t nth : {1, 2, 3}) {  // half-way: zeroed memory stays zero
     Subject s;
-    s.mock->FailNth(MockCall::kOffset, nth, absl::UnavailableError("no"));
+    s.mock->FailNth(Member::kOffset, nth, absl::UnavailableError("no"));
     const AnyBuf buf = *s.device.alloc(64, {.zero = true});
     std::vector<std::byte> host = Bytes(64, 1);
     CHECK(s.device.copyout(absl::MakeSpan(host), buf).ok());

@@ -99,9 +99,9 @@ TEST_CASE("a free that fails is taken back, so that the trace stays one that can
   const Allocator<MockBuf> record = MockAllocator();
   const PackedAllocator device = *Traced(*Pack(record), {.file = file});
   const AnyBuf buf = *device.alloc(64);
-  Find<MockControl>(record)->FailNth(MockCall::kFree, 1, absl::UnavailableError("busy"));
+  Find<MockControl>(record)->FailNth(Member::kFree, 1, absl::UnavailableError("busy"));
   CHECK(!device.free(buf, 64).ok());
-  Find<MockControl>(record)->ThrowNth(MockCall::kAlloc, 1, std::make_exception_ptr(1));
+  Find<MockControl>(record)->ThrowNth(Member::kAlloc, 1, std::make_exception_ptr(1));
   CHECK_THROWS(device.alloc(32).IgnoreError());
   CHECK(device.free(buf, 64).ok());
   CHECK(Find<TracedControl>(device)->Flush().ok());

@@ -138,7 +138,7 @@ class Episode {
                     .exception = throws ? thrown : nullptr});
     } else if (world_.mock) {
       // The members of both enumerations stand in one order.
-      const auto call = static_cast<MockCall>(member);
+      const auto call = static_cast<Member>(member);
       throws ? world_.mock->ThrowNth(call, nth, thrown) : world_.mock->FailNth(call, nth, status);
     }
   }

@@ -37,7 +37,7 @@ std::vector<Backend> Backends() {
       {"MOCK", mock({.capacity_bytes = 200000})},
       {"MOCK, lazy", mock({.lazy = true})},
       {"MOCK, opaque handles, as a GPU", mock({.address_is_pointer = false, .host_accessible = false, .lazy = true})},
-      {"MOCK without views and transfers", mock({.absent = {MockCall::kOffset, MockCall::kTransfer}})},
+      {"MOCK without views and transfers", mock({.absent = {Member::kOffset, Member::kTransfer}})},
       {"NULL", [] { return *Pack(NullAllocator()); }, false},
   };
   if (Open("CL").ok()) {

@@ -387,7 +387,7 @@ TEST_CASE("an export outlives its pool, and its memory goes back once") {
       std::thread([&] { out.reset(); }).join();
     }
     CHECK(mock->live_blocks() == 0);
-    CHECK(mock->log().Count(MockCall::kFree) == 1);
+    CHECK(mock->log().Count(Member::kFree) == 1);
   }
 }
 

@@ -83,7 +83,7 @@ class Model {
       REQUIRE(stats.cached_buffers == device.cached.size());
       REQUIRE(stats.in_use_bytes == device.live_bytes);
       REQUIRE(mocks_[i]->live_bytes() == device.cached_bytes + device.live_bytes);
-      REQUIRE(mocks_[i]->log().Count(MockCall::kAlloc) == device.allocs);
+      REQUIRE(mocks_[i]->log().Count(Member::kAlloc) == device.allocs);
       used += device.cached_bytes + device.live_bytes;
     }
     REQUIRE(pool_.UsedMemory() == used);

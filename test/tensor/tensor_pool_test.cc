@@ -43,8 +43,8 @@ struct MockDevice {
     mock = Find<MockControl>(record);
     packed = *Pack(record);
   }
-  std::size_t allocs() const { return mock->log().Count(MockCall::kAlloc); }
-  std::size_t frees() const { return mock->log().Count(MockCall::kFree); }
+  std::size_t allocs() const { return mock->log().Count(Member::kAlloc); }
+  std::size_t frees() const { return mock->log().Count(Member::kFree); }
 
   std::shared_ptr<MockControl> mock;
   PackedAllocator packed;
@@ -246,9 +246,9 @@ TEST_CASE("exhausted: what is cached goes first, other errors are passed on as t
   CHECK(device.frees() == 1);
   CHECK(pool.Empty({512 << 10}, kUInt8).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(pool.UsedMemory() == 768 << 10);
-  device.mock->FailNth(MockCall::kAlloc, 1, absl::UnavailableError("device lost"));
+  device.mock->FailNth(Member::kAlloc, 1, absl::UnavailableError("device lost"));
   CHECK(pool.Empty({1}, kUInt8).status().code() == absl::StatusCode::kUnavailable);
-  device.mock->ThrowNth(MockCall::kAlloc, 1, std::make_exception_ptr(std::runtime_error("no")));
+  device.mock->ThrowNth(Member::kAlloc, 1, std::make_exception_ptr(std::runtime_error("no")));
   CHECK_THROWS_AS(pool.Empty({1}, kUInt8).IgnoreError(), std::runtime_error);
   CHECK(pool.UsedMemory() == 768 << 10);
   CHECK(pool.Empty({1}, kUInt8).ok());
@@ -434,9 +434,9 @@ TEST_CASE("a device whose free fails or throws does not stop tensors and pools f
   MockDevice device;
   {
     const TensorPool pool = PoolOver(device, {.max_cached_bytes = 0});
-    device.mock->FailNth(MockCall::kFree, 1, absl::InternalError("no"));
+    device.mock->FailNth(Member::kFree, 1, absl::InternalError("no"));
     CHECK(pool.Empty({1}, kUInt8).ok());
-    device.mock->ThrowNth(MockCall::kFree, 1, std::make_exception_ptr(42));
+    device.mock->ThrowNth(Member::kFree, 1, std::make_exception_ptr(42));
     CHECK(pool.Empty({1}, kUInt8).ok());
     CHECK(pool.UsedMemory() == 0);
   }

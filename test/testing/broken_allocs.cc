@@ -250,7 +250,7 @@ const std::vector<BrokenBackend>& BrokenAllocs() {
        [](Record& r) {
          r.offset = [inner = r.offset](const MockBuf& buf, std::size_t n, std::size_t at) { return inner(buf, n, at); };
        },
-       {.absent = {MockCall::kOffset}},
+       {.absent = {Member::kOffset}},
        true},
   };
   return list;

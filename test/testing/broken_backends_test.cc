@@ -86,7 +86,7 @@ TEST_CASE("what a record throws is a violation of the clause at work") {
 }
 
 TEST_CASE("a clause that cannot apply has to be listed") {
-  const MockSubject subject({.absent = {MockCall::kOffset}});
+  const MockSubject subject({.absent = {Member::kOffset}});
   ContractOptions options = subject.Options();
   CHECK(CheckContract(subject, options).Violates("offset.reads_base"));
   options.skips = WithoutMember("offset");

@@ -38,9 +38,9 @@ TEST_CASE("MOCK keeps the contract with a capacity and a limit on one allocation
 TEST_CASE("MOCK keeps the contract without the optional members") {
   Skips skips;
   for (const char* member : {"offset", "transfer", "host_ptr", "memory_info"}) skips.merge(WithoutMember(member));
-  RawAndPacked({.absent = {MockCall::kOffset, MockCall::kTransfer, MockCall::kHostPtr, MockCall::kMemoryInfo,
-                           MockCall::kSynchronize}},
-               skips);
+  RawAndPacked(
+      {.absent = {Member::kOffset, Member::kTransfer, Member::kHostPtr, Member::kMemoryInfo, Member::kSynchronize}},
+      skips);
 }
 
 // ---- CPU and NULL ----

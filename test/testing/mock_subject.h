@@ -44,10 +44,10 @@ class MockSubject {
     options.live_blocks = [s] { return s->mock->live_blocks(); };
     options.driver_calls = [s] { return s->mock->log().entries().size(); };
     options.throw_in_next_alloc = [s] {
-      s->mock->ThrowNth(MockCall::kAlloc, 1, std::make_exception_ptr(std::runtime_error("thrown by the device")));
+      s->mock->ThrowNth(Member::kAlloc, 1, std::make_exception_ptr(std::runtime_error("thrown by the device")));
     };
     options.exhaust_in_next_alloc = [s] {
-      s->mock->FailAll(MockCall::kAlloc, absl::ResourceExhaustedError("the device is full"));
+      s->mock->FailAll(Member::kAlloc, absl::ResourceExhaustedError("the device is full"));
     };
     options.stop_exhausting = [s] { s->mock->ClearFailures(); };
     options.make_extent = [s](absl::Span<const std::byte> bytes) -> absl::StatusOr<DiskExtent> {

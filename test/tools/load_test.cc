@@ -59,11 +59,11 @@ TEST_CASE("bad files, devices and a device that is too small are errors, and not
   CHECK(Load(dir.Write("x.safetensors", "short"), "CPU", false, nullptr).status().code() ==
         absl::StatusCode::kInvalidArgument);
   const std::shared_ptr<MockControl> mock = Find<MockControl>(*Open("MOCK"));
-  mock->FailNth(MockCall::kAlloc, 1, absl::ResourceExhaustedError("full"));
+  mock->FailNth(Member::kAlloc, 1, absl::ResourceExhaustedError("full"));
   const absl::Status full = Load(path, "MOCK", false, nullptr).status();
   CHECK(full.code() == absl::StatusCode::kResourceExhausted);
   CHECK(absl::StrContains(full.message(), "weights.bin"));
-  mock->FailNth(MockCall::kHostPtr, 1, absl::DataLossError("link"));
+  mock->FailNth(Member::kHostPtr, 1, absl::DataLossError("link"));
   CHECK(Load(path, "MOCK", false, nullptr).status().code() == absl::StatusCode::kDataLoss);
   CHECK(Load(path, "MOCK", false, [](std::uint64_t, std::uint64_t) { return false; }).status().code() ==
         absl::StatusCode::kCancelled);

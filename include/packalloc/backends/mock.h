@@ -4,7 +4,7 @@
 //   auto record = packalloc::MockAllocator({.capacity_bytes = 1 << 20, .lazy = true});
 //   std::shared_ptr<packalloc::MockControl> mock = packalloc::Find<packalloc::MockControl>(record);
 //   Engine engine(*packalloc::Pack(record), [&](const Kernel& k) { mock->log().Add("kernel " + k.name); });
-//   mock->FailNth(packalloc::MockCall::kTransfer, 2, absl::UnavailableError("link down"));
+//   mock->FailNth(packalloc::Member::kTransfer, 2, absl::UnavailableError("link down"));
 //   engine.Step();
 //   CHECK(mock->log().Lines() == std::vector<std::string>{"MOCK: alloc 64 -> #1", "MOCK: copyin #1 64", "kernel add"});
 //   CHECK(mock->live_bytes() == 0);
@@ -21,6 +21,7 @@
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,33 +42,17 @@ struct MockBuf {
   friend bool operator==(const MockBuf&, const MockBuf&) = default;
 };
 
-enum class MockCall {
-  kAlloc,
-  kFree,
-  kCopyin,
-  kCopyout,
-  kAddr,
-  kOffset,
-  kTransfer,
-  kCopyFromDisk,
-  kHostPtr,
-  kMemoryInfo,
-  kSynchronize,
-  kUser,  // an entry of the user's own, made with MockLog::Add
-};
-inline constexpr std::size_t kMockCallKinds = static_cast<std::size_t>(MockCall::kUser) + 1;
-
-// The member's name: "alloc", "copy_from_disk"; "user".
-std::string_view ToString(MockCall call);
+// An entry of the user's own in a log, made with MockLog::Add: no member was called.
+inline constexpr std::nullopt_t kUserEntry = std::nullopt;
 
 struct MockEntry {
-  MockCall call = MockCall::kUser;
-  std::string device{};    // the mock's name; empty for kUser
+  std::optional<Member> call = kUserEntry;
+  std::string device{};    // the mock's name; empty for kUserEntry
   MockBuf buf{};           // the buffer of the call: alloc's result, the destination of a copy, the source of copyout
   MockBuf source{};        // of transfer; of offset the buffer that the view was made from
   std::size_t nbytes = 0;  // as given to the call
   absl::Status status{};   // what the call answered; UNKNOWN where a scripted exception left it
-  std::string text{};      // of kUser
+  std::string text{};      // of kUserEntry
 };
 
 // "MOCK: alloc 4096 -> #1", "MOCK: copyin #1+64 16", "MOCK: transfer #2 <- #1 4096", "MOCK: free #1 4096:
@@ -82,9 +67,9 @@ class MockLog {
   void Add(MockEntry entry);
   std::vector<MockEntry> entries() const;
   // The entries as text; of the kinds in `only`, or of all where that is empty.
-  std::vector<std::string> Lines(std::initializer_list<MockCall> only = {}) const;
+  std::vector<std::string> Lines(std::initializer_list<std::optional<Member>> only = {}) const;
   // How many entries of that kind there are, failed calls included.
-  std::size_t Count(MockCall call) const;
+  std::size_t Count(Member call) const;
   void Clear();
 
  private:
@@ -101,14 +86,14 @@ class MockControl {
 
   // The nth call of that member from now on (1: the next one) answers `status` or throws `exception`, and nothing else
   // happens. Several may be scripted; each counts for itself. Calls of addr, which has no status, then give {0, 0}.
-  virtual void FailNth(MockCall call, std::uint64_t nth, absl::Status status) = 0;
-  virtual void ThrowNth(MockCall call, std::uint64_t nth, std::exception_ptr exception) = 0;
+  virtual void FailNth(Member call, std::uint64_t nth, absl::Status status) = 0;
+  virtual void ThrowNth(Member call, std::uint64_t nth, std::exception_ptr exception) = 0;
   // Every call from now on, until ClearFailures.
-  virtual void FailAll(MockCall call, absl::Status status) = 0;
-  virtual void ThrowAll(MockCall call, std::exception_ptr exception) = 0;
+  virtual void FailAll(Member call, absl::Status status) = 0;
+  virtual void ThrowAll(Member call, std::exception_ptr exception) = 0;
   // `hook` runs at the start of every call of that member, without a lock: it may call the record, wait for another
   // thread, answer an error or throw, which is then the call's result.
-  virtual void OnCall(MockCall call, std::function<absl::Status()> hook) = 0;
+  virtual void OnCall(Member call, std::function<absl::Status()> hook) = 0;
   virtual void ClearFailures() = 0;
 
   struct Live {
@@ -153,7 +138,7 @@ struct MockOptions {
   // What fresh memory is filled with, so that nothing works because it happened to be zero.
   std::byte poison{0xCB};
   // Optional members left empty, of kOffset, kTransfer, kHostPtr, kMemoryInfo, kSynchronize.
-  std::vector<MockCall> absent{};
+  std::vector<Member> absent{};
   // Fills `dest` with the first dest.size() bytes of an extent. Where set, the record has copy_from_disk.
   std::function<absl::Status(absl::Span<std::byte> dest, const DiskExtent& src)> read_extent{};
   std::shared_ptr<MockLog> log{};  // null: a log of its own. Give one to several mocks to see the order between them

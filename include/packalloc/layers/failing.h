@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,24 +23,6 @@
 #include "packalloc/packed_allocator.h"
 
 namespace packalloc {
-
-// The members of a record.
-enum class Member {
-  kAlloc,
-  kFree,
-  kCopyin,
-  kCopyout,
-  kAddr,
-  kOffset,
-  kTransfer,
-  kCopyFromDisk,
-  kHostPtr,
-  kMemoryInfo,
-  kSynchronize,
-};
-inline constexpr std::size_t kMembers = static_cast<std::size_t>(Member::kSynchronize) + 1;
-// "alloc", "copy_from_disk".
-std::string_view ToString(Member member);
 
 // Which calls fail, and how. Of nth, every and probability any may be set; a call fails that one of them hits.
 struct FailureRule {
