@@ -9,25 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/checks.h"
+#include "lib/thread_number.h"
 
 namespace packalloc {
 namespace {
 
 constexpr std::size_t kMostBytes = std::numeric_limits<std::ptrdiff_t>::max();
 constexpr std::uint64_t kClockStep = 256;  // uses between two writes of the shared clock by one shard
-
-// Never reused, so that a thread does not get the shard of one that is still there before sixteen have come.
-std::uint32_t NewThreadNumber() {
-  static std::atomic<std::uint32_t> next{0};
-  return next.fetch_add(1, std::memory_order_relaxed);
-}
-constexpr std::uint32_t kNoNumber = 0xFFFFFFFF;
-constinit thread_local std::uint32_t thread_number = kNoNumber;
-std::uint32_t ThreadNumber() {
-  if (thread_number == kNoNumber) [[unlikely]]
-    thread_number = NewThreadNumber();
-  return thread_number;
-}
 
 }  // namespace
 
@@ -163,6 +151,7 @@ struct LruCache::Released {
   absl::Status first_failure;
 };
 
+// Numbers are not reused, so that a thread does not get the shard of one that is still there before sixteen have come.
 inline LruCache::Shard& LruCache::Home() { return shards_[ThreadNumber() % kShards]; }
 
 inline std::uint64_t LruCache::Tick(Shard& shard) {

@@ -1,5 +1,3 @@
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "lib/checked_math.h"
+#include "lib/keep_loaded.h"
 #include "lib/tensor/dlpack_abi.h"
 #include "packalloc/tensor/dlpack.h"
 
@@ -27,22 +26,10 @@ void Delete(typename Struct::Public* managed) {
   delete static_cast<Exported<Struct>*>(dlpack_abi::From(managed)->manager_ctx);
 }
 
-// Deleters outlive whoever loaded the library, so it is never unloaded once there is one.
-void KeepLibraryLoaded() {
-  static const bool kept = [] {
-    Dl_info library{};
-    const auto* inside = reinterpret_cast<const void*>(&Delete<dlpack_abi::ManagedVersioned>);
-    if (dladdr(inside, &library) == 0) return false;
-    // Fails for the program itself, which is not unloaded.
-    return dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) != nullptr;
-  }();
-  static_cast<void>(kept);
-}
-
 template <typename Struct>
 absl::StatusOr<std::unique_ptr<Exported<Struct>>> Export(const Tensor& tensor) {
   if (!tensor) return absl::FailedPreconditionError("an empty Tensor cannot be exported");
-  KeepLibraryLoaded();
+  KeepLibraryLoaded();  // deleters outlive whoever loaded it
   auto exported = std::make_unique<Exported<Struct>>();
   exported->tensor = tensor;
   const std::size_t ndim = tensor.shape().size();
