@@ -7,6 +7,9 @@ optional_packages=(libbenchmark-dev ocl-icd-opencl-dev opencl-headers pocl-openc
   libdlpack-dev python3-torch)
 cuda_wheel='nvidia-cuda-runtime==13.0.*'  # holds cuda.h, for where no toolkit is installed
 numpy_wheel='numpy>=2.1'                   # versioned DLPack, which Debian's has not
+# TVM-FFI with headers and library, each release in a folder of its own: the one in which libtvm_ffi.so makes its objects
+# with the allocator that is set (yanked, but there when asked for by name), and the newest.
+declare -A tvm_ffi_wheels=([.venv/tvm_ffi-0.1.13]='apache-tvm-ffi==0.1.13' [.venv/tvm_ffi-newest]='apache-tvm-ffi')
 untried=build/.optional-missing           # what could not be had last time, so that the next run does not wait for it
 
 say() { printf -- '-- %s\n' "$*"; }
@@ -76,27 +79,37 @@ cuda_include_dir() {
   done
 }
 
-install_cuda_header() {
+# pip_install WHAT PIP-ARGUMENT...: into .venv, which is made first. A failure leaves the part out.
+pip_install() {
+  local what=$1
+  shift
   command -v python3 >/dev/null || return 0
-  say "downloading cuda.h ($cuda_wheel) into .venv"
+  say "downloading $what into .venv"
   [[ -x .venv/bin/pip ]] || python3 -m venv .venv >/dev/null 2>&1 || return 0
-  .venv/bin/pip install --quiet --no-deps --retries 1 --timeout 30 "$cuda_wheel" || true
+  .venv/bin/pip install --quiet --quiet --retries 1 --timeout 30 "$@" || true
 }
 
 has_numpy() { compgen -G '.venv/lib/python3*/site-packages/numpy' >/dev/null; }
 
-install_numpy() {
-  command -v python3 >/dev/null || return 0
-  say "downloading $numpy_wheel into .venv"
-  [[ -x .venv/bin/pip ]] || python3 -m venv .venv >/dev/null 2>&1 || return 0
-  .venv/bin/pip install --quiet --retries 1 --timeout 30 "$numpy_wheel" || true
+has_tvm_ffi() {
+  local folder
+  for folder in "${!tvm_ffi_wheels[@]}"; do [[ -f $folder/tvm_ffi/lib/libtvm_ffi.so ]] || return; done
 }
 
-# What the machine lacks of the optional parts: packages, cuda.h, and NumPy for the tests of the Python package.
+install_tvm_ffi() {
+  local folder
+  for folder in "${!tvm_ffi_wheels[@]}"; do
+    pip_install "${tvm_ffi_wheels[$folder]}" --target "$folder" --upgrade "${tvm_ffi_wheels[$folder]}"
+  done
+}
+
+# What the machine lacks of the optional parts: packages, cuda.h, NumPy for the tests of the Python package, TVM-FFI for
+# those with the real library.
 missing_optional() {
   missing_packages "${optional_packages[@]}"
   [[ -n "$(cuda_include_dir)" ]] || printf 'cuda.h\n'
   has_numpy || printf 'numpy\n'
+  has_tvm_ffi || printf 'apache-tvm-ffi\n'
 }
 
 set_up() {
@@ -114,8 +127,9 @@ set_up() {
   fi
   mapfile -t missing < <(missing_packages "${optional_packages[@]}")
   ((${#missing[@]} == 0)) || install_optional "${missing[@]}"
-  [[ -n "$(cuda_include_dir)" ]] || install_cuda_header
-  has_numpy || install_numpy
+  [[ -n "$(cuda_include_dir)" ]] || pip_install "cuda.h ($cuda_wheel)" --no-deps "$cuda_wheel"
+  has_numpy || pip_install "$numpy_wheel" "$numpy_wheel"
+  has_tvm_ffi || install_tvm_ffi
   newly_installed=1
   still_missing=$(missing_optional)
   [[ -z $still_missing ]] || say "not to be had, and left out: ${still_missing//$'\n'/ }"

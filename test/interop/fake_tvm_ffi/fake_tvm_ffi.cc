@@ -82,7 +82,7 @@ struct Raised {
 };
 thread_local Raised raised;
 
-void SetError(void* /*context*/, const char* kind, const char* message);
+void RaiseFor(void* context, const char* kind, const char* message);
 
 }  // namespace
 
@@ -158,7 +158,7 @@ int TVMFFIEnvTensorAlloc(void* prototype, DLManagedTensorVersioned** out) {
     TVMFFIErrorSetRaisedFromCStr("RuntimeError", "no allocator is set");
     return -1;
   }
-  return allocator(prototype, out, nullptr, &SetError);
+  return allocator(prototype, out, nullptr, &RaiseFor);
 }
 
 void FakeTvmFfiSetLive(bool now) { live = now; }
@@ -172,7 +172,5 @@ void FakeTvmFfiClearRaised() { raised.Clear(); }
 }
 
 namespace {
-void SetError(void* /*context*/, const char* kind, const char* message) {
-  TVMFFIErrorSetRaisedFromCStr(kind, message);
-}
+void RaiseFor(void* /*context*/, const char* kind, const char* message) { TVMFFIErrorSetRaisedFromCStr(kind, message); }
 }  // namespace
