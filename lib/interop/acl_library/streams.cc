@@ -1,0 +1,274 @@
+// Streams of devices, allocators over them, and copies between them.
+#include <any>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "lib/interop/acl_library/acl_call.h"
+#include "lib/interop/acl_object.h"
+#include "lib/registry/device_name.h"
+#include "packalloc/backends/cuda.h"
+#include "packalloc/backends/opencl.h"
+#include "packalloc/c/acl.h"
+#include "packalloc/copy.h"
+#include "packalloc/registry.h"
+
+namespace packalloc {
+namespace {
+
+using internal::AclObject;
+
+struct Stream {
+  PackedAllocator device;
+  std::unique_ptr<char> key{};  // of a created stream: its address is the handle
+};
+
+struct Allocator {
+  std::shared_ptr<AclObject> object;
+  PackedAllocator device;
+};
+
+struct World {
+  std::mutex mutex;  // no device is called under it
+  std::map<aclrtStream, Stream> streams;
+  std::map<aclrtAllocator, Allocator> allocators;
+};
+
+// Never destroyed: programs use it while they exit.
+World& GetWorld() {
+  static auto& world = *new World;
+  return world;
+}
+
+absl::StatusOr<PackedAllocator> DeviceOf(aclrtStream stream) {
+  if (stream == nullptr) return NullParameter("stream");
+  const std::lock_guard lock(GetWorld().mutex);
+  const auto found = GetWorld().streams.find(stream);
+  if (found != GetWorld().streams.end()) return found->second.device;
+  return absl::InvalidArgumentError(
+      "the stream is of no device: packalloc_acl_create_stream and packalloc_acl_adopt_stream make it one's");
+}
+
+absl::Status Create(const char* device, aclrtStream* stream) {
+  absl::StatusOr<PackedAllocator> opened = device == nullptr ? Default() : Open(device);
+  if (!opened.ok()) return opened.status();
+  auto key = std::make_unique<char>();
+  aclrtStream handle = key.get();
+  const std::lock_guard lock(GetWorld().mutex);
+  GetWorld().streams.insert_or_assign(handle, Stream{*std::move(opened), std::move(key)});
+  *stream = handle;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PackedAllocator> OpenOver(const char* device, aclrtStream stream) {
+  absl::StatusOr<DeviceName> name = ParseDeviceName(device);
+  if (!name.ok()) return name.status();
+  if (name->backend == "CUDA") {
+    CudaOptions options;
+    options.stream = static_cast<CUstream_st*>(stream);
+    return Open(device, options);
+  }
+  if (name->backend == "CL") {
+    OpenClOptions options;
+    options.queue = static_cast<cl_command_queue>(stream);
+    return Open(device, options);
+  }
+  return Open(device);
+}
+
+absl::Status Adopt(const char* device, aclrtStream stream) {
+  if (device == nullptr) return NullParameter("device");
+  if (stream == nullptr) return NullParameter("stream");
+  absl::Status known = absl::AlreadyExistsError("the stream is of a device already");
+  if (DeviceOf(stream).ok()) return known;
+  absl::StatusOr<PackedAllocator> opened = OpenOver(device, stream);
+  if (!opened.ok()) return opened.status();
+  const std::lock_guard lock(GetWorld().mutex);
+  return GetWorld().streams.try_emplace(stream, Stream{*std::move(opened)}).second ? absl::OkStatus() : known;
+}
+
+absl::Status DestroyStream(aclrtStream stream) {
+  absl::StatusOr<PackedAllocator> device = DeviceOf(stream);
+  if (!device.ok()) return device.status();
+  if (absl::Status waited = device->synchronize(); !waited.ok()) return waited;
+  aclrtAllocatorUnregister(stream);
+  Stream gone;  // ends outside the lock
+  const std::lock_guard lock(GetWorld().mutex);
+  if (const auto found = GetWorld().streams.find(stream); found != GetWorld().streams.end()) {
+    gone = std::move(found->second);
+    GetWorld().streams.erase(found);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CreateAllocator(aclrtStream stream, aclrtAllocator* allocator) {
+  absl::StatusOr<PackedAllocator> device = DeviceOf(stream);
+  if (!device.ok()) return device.status();
+  // All work on the stream goes through its device, whose own free is safe while that is pending.
+  absl::StatusOr<std::shared_ptr<AclObject>> object = AclObject::Make(*device, {.free_at_once = true});
+  if (!object.ok()) return object.status();
+  aclrtAllocator handle = (*object)->callbacks().object;
+  const std::lock_guard lock(GetWorld().mutex);
+  GetWorld().allocators.insert_or_assign(handle, Allocator{*std::move(object), *std::move(device)});
+  *allocator = handle;
+  return absl::OkStatus();
+}
+
+absl::Status DestroyAllocator(aclrtAllocator handle) {
+  if (handle == nullptr) return NullParameter("allocator");
+  std::map<aclrtAllocator, Allocator>::node_type node;
+  {
+    const std::lock_guard lock(GetWorld().mutex);
+    node = GetWorld().allocators.extract(handle);
+  }
+  if (node.empty()) {
+    return absl::InvalidArgumentError("the allocator is none of packalloc_acl_create_allocator, or was destroyed");
+  }
+  absl::Status waited = node.mapped().device.synchronize();
+  if (!waited.ok()) {
+    const std::lock_guard lock(GetWorld().mutex);
+    GetWorld().allocators.insert(std::move(node));
+    return waited;
+  }
+  return node.mapped().object->End();
+}
+
+// ---- copies ----
+
+// The `count` bytes at a device address, as a buffer.
+absl::StatusOr<BufferRef> Find(const void* address, std::size_t count, const char* role) {
+  std::vector<std::shared_ptr<AclObject>> objects;
+  {
+    const std::lock_guard lock(GetWorld().mutex);
+    for (const auto& [handle, allocator] : GetWorld().allocators) objects.push_back(allocator.object);
+  }
+  for (const std::shared_ptr<AclObject>& object : objects) {
+    std::optional<AclObject::Place> place = object->Locate(address);
+    if (!place) continue;
+    if (count > place->nbytes - place->offset) {
+      return absl::OutOfRangeError(absl::StrCat("aclrtMemcpy of ", count, " bytes, but from the ", role,
+                                                " on its block has ", place->nbytes - place->offset));
+    }
+    absl::StatusOr<AnyBuf> view = place->allocator.offset(place->buffer, count, place->offset);
+    if (!view.ok()) return view.status();
+    return BufferRef{place->allocator, *std::move(view)};
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the ", role,
+                                                 " of aclrtMemcpy lies in no live block of an allocator of "
+                                                 "packalloc_acl_create_allocator"));
+}
+
+absl::Status Memcpy(void* dst, std::size_t dest_max, const void* src, std::size_t count, int kind) {
+  if (dst == nullptr) return NullParameter("dst");
+  if (src == nullptr) return NullParameter("src");
+  if (count > dest_max) {
+    return absl::OutOfRangeError(absl::StrCat("aclrtMemcpy of ", count, " bytes to where ", dest_max, " fit"));
+  }
+  if (count == 0) return absl::OkStatus();
+  switch (kind) {
+    case ACL_MEMCPY_HOST_TO_HOST:
+      std::memmove(dst, src, count);
+      return absl::OkStatus();
+    case ACL_MEMCPY_HOST_TO_DEVICE: {
+      const absl::StatusOr<BufferRef> to = Find(dst, count, "dst");
+      if (!to.ok()) return to.status();
+      return to->allocator.copyin(to->buffer, {static_cast<const std::byte*>(src), count});
+    }
+    case ACL_MEMCPY_DEVICE_TO_HOST: {
+      const absl::StatusOr<BufferRef> from = Find(src, count, "src");
+      if (!from.ok()) return from.status();
+      return from->allocator.copyout({static_cast<std::byte*>(dst), count}, from->buffer);
+    }
+    case ACL_MEMCPY_DEVICE_TO_DEVICE: {
+      const absl::StatusOr<BufferRef> to = Find(dst, count, "dst");
+      if (!to.ok()) return to.status();
+      const absl::StatusOr<BufferRef> from = Find(src, count, "src");
+      if (!from.ok()) return from.status();
+      if (absl::StatusOr<CopyReport> copied = Copy(*to, *from); !copied.ok()) return copied.status();
+      return to->allocator.synchronize();
+    }
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("aclrtMemcpy knows no aclrtMemcpyKind ", kind));
+  }
+}
+
+// Calls that give a handle: NULL in it after an error.
+template <typename Body>
+aclError Giving(void** out, const char* name, Body&& body) {
+  return AclCall([&]() -> absl::Status {
+    if (out == nullptr) return NullParameter(name);
+    *out = nullptr;
+    return body();
+  });
+}
+
+}  // namespace
+}  // namespace packalloc
+
+using packalloc::AclCall;
+using packalloc::Giving;
+using packalloc::internal::AclObject;
+
+extern "C" {
+
+aclError aclrtSynchronizeStream(aclrtStream stream) {
+  return AclCall([&]() -> absl::Status {
+    absl::StatusOr<packalloc::PackedAllocator> device = packalloc::DeviceOf(stream);
+    return device.ok() ? device->synchronize() : device.status();
+  });
+}
+
+aclError aclrtMemcpy(void* dst, size_t destMax, const void* src, size_t count, aclrtMemcpyKind kind) {
+  return AclCall([&] { return packalloc::Memcpy(dst, destMax, src, count, kind); });
+}
+
+aclError packalloc_acl_create_stream(const char* device, aclrtStream* stream) {
+  return Giving(stream, "stream", [&] { return packalloc::Create(device, stream); });
+}
+
+aclError packalloc_acl_adopt_stream(const char* device, aclrtStream stream) {
+  return AclCall([&] { return packalloc::Adopt(device, stream); });
+}
+
+aclError packalloc_acl_destroy_stream(aclrtStream stream) {
+  return AclCall([&] { return packalloc::DestroyStream(stream); });
+}
+
+aclError packalloc_acl_create_allocator(aclrtStream stream, aclrtAllocator* allocator) {
+  return Giving(allocator, "allocator", [&] { return packalloc::CreateAllocator(stream, allocator); });
+}
+
+aclError packalloc_acl_destroy_allocator(aclrtAllocator allocator) {
+  return AclCall([&] { return packalloc::DestroyAllocator(allocator); });
+}
+
+void* packalloc_acl_alloc(aclrtAllocator allocator, size_t size) {
+  return packalloc_acl_alloc_advise(allocator, size, nullptr);
+}
+
+void* packalloc_acl_alloc_advise(aclrtAllocator allocator, size_t size, aclrtAllocatorAddr addr) {
+  void* block = AclObject::AllocAdvise(allocator, size, addr);
+  if (block != nullptr) return block;
+  AclCall([&]() -> absl::Status {
+    absl::StatusOr<std::shared_ptr<AclObject>> object = AclObject::Find(allocator);
+    return object.ok() ? (*object)->last_error() : object.status();
+  });
+  return nullptr;
+}
+
+void packalloc_acl_free(aclrtAllocator allocator, aclrtAllocatorBlock block) { AclObject::Free(allocator, block); }
+
+void* packalloc_acl_get_addr_from_block(aclrtAllocatorBlock block) { return AclObject::GetAddrFromBlock(block); }
+
+const char* packalloc_acl_last_error(void) { return packalloc::LastError(); }
+
+}  // extern "C"
