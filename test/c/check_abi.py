@@ -2,7 +2,7 @@
 """Compares the C ABI with its record: check_abi.py RECORD LAYOUTS_PROGRAM LIBRARY HEADERS [--update]
 
 RECORD lists the exported symbols of the shared LIBRARY, its soname, and what LAYOUTS_PROGRAM prints. Every struct field
-of the headers in the folder HEADERS must be in it, so that a new one is not forgotten. --update writes the record anew:
+of HEADERS, a header or a folder of them, must be in it, so that a new one is not forgotten. --update writes the record anew:
 allowed for what is added at an end (docs/c_api.md), never for what has changed.
 """
 import difflib
@@ -30,7 +30,8 @@ def soname(library):
 
 def fields(headers):
     """struct -> its fields, as the headers declare them."""
-    for header in sorted(pathlib.Path(headers).glob("*.h")):
+    headers = pathlib.Path(headers)
+    for header in sorted(headers.glob("*.h")) if headers.is_dir() else [headers]:
         text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.S)
         for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\n\} \1;", text, flags=re.S):
             declarations = [d.strip() for d in body.split(";") if d.strip()]
