@@ -115,7 +115,7 @@ TEST_CASE("freed blocks serve the same stream, and go back only after it has bee
   CHECK(e.registration->stats().reused == 1);
   CHECK(e.registration->stats().kept_bytes == 0);
   e.Free(again);
-  e.mock->OnCall(MockCall::kFree, [&e] {
+  e.mock->OnCall(Member::kFree, [&e] {
     e.acl.Log("free");
     return absl::OkStatus();
   });
@@ -162,7 +162,7 @@ TEST_CASE("unregistered first, synchronised next, then the memory goes back, wha
   Exported e;
   void* held = e.Alloc(100);
   e.Free(e.Alloc(200));
-  e.mock->OnCall(MockCall::kFree, [&e] {
+  e.mock->OnCall(Member::kFree, [&e] {
     e.acl.Log("free");
     return absl::OkStatus();
   });
@@ -263,17 +263,17 @@ TEST_CASE("a failed or throwing alloc is null, its reason kept, and nothing is h
   CHECK(e.registration->last_error().code() == absl::StatusCode::kResourceExhausted);
   CHECK(e.Alloc(SIZE_MAX) == nullptr);
   CHECK(e.registration->last_error().code() == absl::StatusCode::kInvalidArgument);
-  e.mock->ThrowNth(MockCall::kAlloc, 1, std::make_exception_ptr(std::runtime_error("thrown by the device")));
+  e.mock->ThrowNth(Member::kAlloc, 1, std::make_exception_ptr(std::runtime_error("thrown by the device")));
   CHECK(e.Alloc(10) == nullptr);
   CHECK(Says(e.registration->last_error(), "thrown by the device"));
-  e.mock->ThrowNth(MockCall::kAlloc, 1, std::make_exception_ptr(42));
+  e.mock->ThrowNth(Member::kAlloc, 1, std::make_exception_ptr(42));
   CHECK(e.Alloc(10) == nullptr);
-  e.mock->ThrowNth(MockCall::kAlloc, 1, std::make_exception_ptr(std::bad_alloc()));
+  e.mock->ThrowNth(Member::kAlloc, 1, std::make_exception_ptr(std::bad_alloc()));
   CHECK(e.Alloc(10) == nullptr);
   CHECK(e.registration->last_error().code() == absl::StatusCode::kResourceExhausted);
-  e.mock->FailNth(MockCall::kAddr, 1, absl::InternalError("no address"));
+  e.mock->FailNth(Member::kAddr, 1, absl::InternalError("no address"));
   CHECK(e.Alloc(10) == nullptr);
-  e.mock->ThrowNth(MockCall::kAddr, 1, std::make_exception_ptr(std::runtime_error("no address")));
+  e.mock->ThrowNth(Member::kAddr, 1, std::make_exception_ptr(std::runtime_error("no address")));
   CHECK(e.Alloc(10) == nullptr);
   CHECK(e.registration->stats().failed_allocs == 7);
   CHECK(e.registration->stats().allocs == 0);
@@ -314,8 +314,8 @@ TEST_CASE("a failing or throwing free of the allocator keeps the block for the n
     CAPTURE(at_once);
     Exported e({}, {.free_at_once = at_once});
     void* block = e.Alloc(100);
-    e.mock->FailNth(MockCall::kFree, 1, absl::InternalError("busy"));
-    e.mock->ThrowNth(MockCall::kFree, 2, std::make_exception_ptr(std::runtime_error("thrown")));
+    e.mock->FailNth(Member::kFree, 1, absl::InternalError("busy"));
+    e.mock->ThrowNth(Member::kFree, 2, std::make_exception_ptr(std::runtime_error("thrown")));
     e.Free(block);
     if (!at_once) CHECK(Says(e.registration->Trim(), "busy"));
     CHECK(e.registration->stats().failed_frees == 1);

@@ -423,7 +423,7 @@ TEST_CASE("optional members are there where the copies have them") {
   CHECK_FALSE(plain.supports_copy_from_disk());
   CHECK_FALSE(static_cast<bool>(plain.host_ptr));
   CHECK_FALSE(static_cast<bool>(plain.synchronize));
-  const PackedAllocator no_views = *Pack(MockAllocator({.absent = {MockCall::kOffset, MockCall::kTransfer}}));
+  const PackedAllocator no_views = *Pack(MockAllocator({.absent = {Member::kOffset, Member::kTransfer}}));
   FakeAcl acl;
   const AclRegistration registration =
       *ExportAclAllocator(no_views, {.stream = acl.stream(), .functions = acl.functions()});
