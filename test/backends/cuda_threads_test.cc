@@ -5,15 +5,10 @@
 #include <string>
 #include <thread>
 
-#include "packalloc/layers/lru.h"
-#include "packalloc/packed_allocator.h"
 #include "test/backends/cuda_fake.h"
 
 namespace cuda_test {
 namespace {
-
-using packalloc::AnyBuf;
-using packalloc::PackedAllocator;
 
 constexpr int kThreads = 4;
 
@@ -43,51 +38,6 @@ TEST_CASE("threads share a record: each finds its own bytes, whatever they wait 
     });
     CHECK(wrong == 0);
     CHECK(packalloc::Find<packalloc::CudaNative>(cuda)->stats().staging_slots <= 2);
-  });
-}
-
-TEST_CASE("threads under a cache on a small device, another clears it, records come and go") {
-  UnderEachSchedule(1, [](fake_cuda_schedule) {
-    fake_cuda_set_capacity(0, std::size_t{2} << 20);
-    const PackedAllocator cached = Must(packalloc::Lru(Must(packalloc::Pack(Open({.staging_slot_bytes = 16384})))));
-    std::atomic<int> wrong{0};
-    std::atomic<bool> done{false};
-    std::thread clearer([&] {
-      while (!done) {
-        if (!packalloc::Find<packalloc::LruControl>(cached)->Clear().ok()) ++wrong;
-        const absl::StatusOr<Allocator<CudaBuf>> passing = CudaAllocator();
-        if (!passing.ok()) ++wrong;
-        std::this_thread::yield();
-      }
-    });
-    OnThreads([&](std::uint32_t id) {
-      const std::size_t sizes[] = {512, 4096, 65536};
-      std::vector<AnyBuf> held;
-      const auto drop = [&](std::size_t i) {
-        const std::size_t nbytes = held[i].nbytes();
-        std::vector<std::byte> out(nbytes);
-        if (!cached.copyout(absl::MakeSpan(out), held[i]).ok() || out != Pattern(nbytes, id)) ++wrong;
-        if (!cached.free(held[i], nbytes).ok()) ++wrong;
-        held.erase(held.begin() + static_cast<std::ptrdiff_t>(i));
-      };
-      for (std::uint32_t round = 0; round < 100; ++round) {
-        if (held.size() == 6) drop(round % 6);
-        const std::size_t nbytes = sizes[(round + id) % 3];
-        absl::StatusOr<AnyBuf> buf = cached.alloc(nbytes);
-        if (!buf.ok()) {
-          if (buf.status().code() != absl::StatusCode::kResourceExhausted) ++wrong;
-          continue;
-        }
-        if (!cached.copyin(*buf, Pattern(nbytes, id)).ok()) ++wrong;
-        held.push_back(*buf);
-      }
-      while (!held.empty()) drop(0);
-    });
-    done = true;
-    clearer.join();
-    CHECK(wrong == 0);
-    Must(packalloc::Find<packalloc::LruControl>(cached)->Clear());
-    CHECK(packalloc::Find<packalloc::LruControl>(cached)->stats().cached_bytes == 0);
   });
 }
 

@@ -1,4 +1,6 @@
 // The names and meanings of error codes.
+#include <cstring>
+
 #include "test/fake_cuda/abi.h"
 
 using namespace fake_cuda;
@@ -89,7 +91,15 @@ constexpr Error kErrors[] = {
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
-CUresult Describe(const char* call_name, CUresult code, const char** out, const char* Error::*part) {
+// Programs may ask about any number, also one that the enumeration has no room for: it is read by its bytes.
+int NumberOf(const CUresult& code) {
+  int number = 0;
+  static_assert(sizeof number == sizeof code);
+  std::memcpy(&number, &code, sizeof number);
+  return number;
+}
+
+CUresult Describe(const char* call_name, int code, const char** out, const char* Error::*part) {
   return Enter(call_name, kAnytime, [&](Call&) -> CUresult {
     if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *out = nullptr;
@@ -105,11 +115,11 @@ CUresult Describe(const char* call_name, CUresult code, const char** out, const 
 FAKE_CUDA_ABI_BEGIN
 
 CUresult cuGetErrorName(CUresult code, const char** name) {
-  return Describe("cuGetErrorName", code, name, &Error::name);
+  return Describe("cuGetErrorName", NumberOf(code), name, &Error::name);
 }
 
 CUresult cuGetErrorString(CUresult code, const char** text) {
-  return Describe("cuGetErrorString", code, text, &Error::meaning);
+  return Describe("cuGetErrorString", NumberOf(code), text, &Error::meaning);
 }
 
 FAKE_CUDA_ABI_END

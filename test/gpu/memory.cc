@@ -31,7 +31,7 @@ void Contract(const Settings& settings, Results& results) {
   for (const char* clause : {"spec.external_ptr", "spec.external_ptr_not_freed", "spec.external_ptr_not_cached"}) {
     options.skips[clause] = "external memory must be known to CUDA";
   }
-  options.large_bytes = (std::size_t{64} << 20) + 13;
+  options.large_bytes = std::min((std::size_t{64} << 20) + 13, settings.max_bytes);
   const auto run = [&](const char* what, const auto& factory) {
     const packalloc::testing::ContractReport report = packalloc::testing::CheckContract(factory, options);
     std::printf("- %s: %zu clauses hold, %zu violations, %zu do not apply\n", what, report.passed.size(),

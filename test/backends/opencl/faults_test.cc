@@ -1,6 +1,5 @@
 // Every entry point failing at every call, one at a time: an error instead of a crash, nothing leaked, nothing released
 // twice, and a record that works as before afterwards. And a device whose memory runs out, or that is lost.
-#define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -13,9 +12,11 @@
 #include "packalloc/allocator.h"
 #include "packalloc/backend.h"
 #include "packalloc/backends/opencl.h"
+#include "packalloc/buffer.h"
+#include "packalloc/layers/lru.h"
 #include "packalloc/packed_allocator.h"
 #include "test/backends/opencl/support.h"
-#include "test/backends/opencl_fault_layer/fault_layer.h"
+#include "test/backends/opencl/with_fault_layer.h"
 
 namespace packalloc::internal {
 Backend OpenClBackend();
@@ -25,11 +26,10 @@ namespace packalloc {
 namespace {
 
 using testing::FaultLayerControl;
+using testing::layer;
 using testing::OpenCl;
 using testing::OwnQueue;
 using testing::Pattern;
-
-FaultLayerControl* layer = nullptr;
 
 // What failed first; what goes on after an error is what a careful caller would do.
 class Outcome {
@@ -181,6 +181,75 @@ TEST_CASE("a device that answers CL_OUT_OF_RESOURCES for ever gives one error pe
   CHECK(cl.free(buf, 4096, {}).ok());
   layer->Reset();
   CHECK(cl.synchronize().ok());
+
+  // The end of an owner says nothing, and what the driver refused to release then goes later.
+  const std::size_t live_before = layer->live_objects();
+  {
+    const Buffer buffer(*Pack(cl), 4096);
+    REQUIRE(buffer.CopyIn(Pattern(4096)).ok());
+    layer->Fail("", 1, CL_OUT_OF_RESOURCES, FaultLayerControl::kForEver);
+  }
+  layer->Reset();
+  const OwnQueue elsewhere;
+  const Allocator<OpenClBuf> other = OpenCl({.queue = elsewhere.queue()});
+  const OpenClBuf works = *other.alloc(64, {});
+  CHECK(other.copyin(works, Pattern(64)).ok());
+  CHECK(other.free(works, 64, {}).ok());
+  CHECK(cl.synchronize().ok());
+  CHECK_MESSAGE(layer->live_objects() == live_before + 2, layer->Describe());  // those of `elsewhere`
+}
+
+TEST_CASE("under a cache memory that runs out, at creation or at first use, is what the cache gives back") {
+  const PackedAllocator cached = *Lru(*Pack(OpenCl()));
+  const auto control = Find<LruControl>(cached);
+  for (const char* entry_point : {"clCreateBuffer", "clEnqueueMigrateMemObjects"}) {
+    for (const cl_int code : {CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY}) {
+      CAPTURE(entry_point);
+      CAPTURE(code);
+      REQUIRE(cached.free(*cached.alloc(512), 512).ok());
+      const LruStats before = control->stats();
+      REQUIRE(before.cached_buffers == 1);
+      layer->Reset();
+      layer->Fail(entry_point, 1, code);
+      const absl::StatusOr<AnyBuf> buf = cached.alloc(4096);
+      REQUIRE_MESSAGE(buf.ok(), buf.status().ToString());
+      CHECK(layer->failures() == 1);
+      CHECK(control->stats().flushes == before.flushes + 1);
+      CHECK(control->stats().cached_buffers == 0);
+      CHECK(cached.copyin(*buf, Pattern(4096)).ok());
+      CHECK(cached.free(*buf, 4096).ok());
+      CHECK(control->Clear().ok());
+    }
+  }
+}
+
+TEST_CASE("under a cache no other error is taken for exhaustion, asked twice, or answered by releasing") {
+  for (const cl_int code : {CL_INVALID_DEVICE, CL_INVALID_CONTEXT, CL_INVALID_BUFFER_SIZE, CL_DEVICE_NOT_AVAILABLE}) {
+    for (const char* entry_point : {"clCreateBuffer", "clEnqueueMigrateMemObjects"}) {
+      CAPTURE(entry_point);
+      CAPTURE(code);
+      const std::size_t live_before = layer->live_objects();
+      {
+        const PackedAllocator cached = *Lru(*Pack(OpenCl()));
+        const auto control = Find<LruControl>(cached);
+        REQUIRE(cached.free(*cached.alloc(512), 512).ok());
+        layer->Reset();
+        layer->Fail(entry_point, 1, code);
+        const absl::Status refused = cached.alloc(4096).status();
+        CHECK(refused.code() ==
+              (code == CL_DEVICE_NOT_AVAILABLE ? absl::StatusCode::kUnavailable : absl::StatusCode::kInternal));
+        CHECK(refused.message().find(std::to_string(code)) != std::string::npos);
+        CHECK(layer->calls("clCreateBuffer") == 1);
+        CHECK(control->stats().flushes == 0);
+        CHECK(control->stats().cached_buffers == 1);
+        CHECK(control->stats().in_use_bytes == 0);
+        if (code == CL_DEVICE_NOT_AVAILABLE) CHECK(absl::IsUnavailable(cached.alloc(4096).status()));
+        CHECK(layer->calls("clCreateBuffer") == 1);
+      }
+      CHECK_MESSAGE(layer->live_objects() == live_before, layer->Describe());
+    }
+  }
+  layer->Reset();
 }
 
 TEST_CASE("a lost device is one error; then the record answers without driver calls, and others work") {
@@ -254,22 +323,3 @@ TEST_CASE("what needs no driver calls none") {
 
 }  // namespace
 }  // namespace packalloc
-
-int main(int argc, char** argv) {
-  packalloc::layer = packalloc::testing::LoadFaultLayer(PACKALLOC_FAULT_LAYER);
-  if (packalloc::layer == nullptr) {
-    std::printf("the fault layer %s cannot be loaded\n", PACKALLOC_FAULT_LAYER);
-    return 1;
-  }
-  if (const auto record = packalloc::OpenClAllocator(); !record.ok()) {
-    std::printf("SKIPPED: this test needs an OpenCL device (Debian: pocl-opencl-icd), but %s\n",
-                record.status().ToString().c_str());
-    return 77;
-  }
-  if (packalloc::layer->calls() == 0) {
-    std::printf("SKIPPED: this test needs an OpenCL loader that supports layers (ocl-icd from 2.3.0)\n");
-    return 77;
-  }
-  doctest::Context context(argc, argv);
-  return context.run();
-}
