@@ -47,7 +47,7 @@ DiskExtent Extent(const std::string& path, const DiskOptions& options = {}) {
 
 TEST_CASE("from disk to device memory, pinned and managed, cached and not, within the ring's memory") {
   const TempDir dir;
-  const std::string bytes = packalloc::TextPattern(23 * kMiB + 77);
+  const std::string bytes = packalloc::TextPattern(9 * kMiB + 77);
   const std::string path = dir.Write("f", bytes);
   UnderEachSchedule(1, [&](fake_cuda_schedule) {
     for (const double cached : {0.0, 1.0}) {

@@ -84,7 +84,7 @@ int TellWhyAbsent() {
   const absl::Status direct = OpenClAllocator().status();
   const absl::StatusOr<PackedAllocator> fallback = Open("CPU");
   std::cout << reason << '\n';
-  if (reason.empty() || !cpu || !fallback.ok() || !fallback->alloc(10).ok()) return 1;
+  if (reason.empty() || !cpu || !fallback.ok() || !Buffer(*fallback, 10).Allocate().ok()) return 1;
   if (!absl::IsUnavailable(opened) || !absl::IsUnavailable(direct)) return 2;
   return std::string(opened.message()).find(reason) == std::string::npos ? 3 : 0;
 }
