@@ -6,10 +6,10 @@ namespace packalloc::bench {
 
 std::vector<Bar> Bars() {
   return {
-      PackedOverRecord(),    LruHitOverMalloc(),     LruTwoThreadScaling(),    CpuFirstTouchOverMalloc(),
-      CpuCopyOverMemcpy(),   OpenClCopyOverMemcpy(), TensorPoolEmptyOverLru(), DiskColdOverBestRaw(),
-      DiskWarmOverBestRaw(), DiskManyOverOne(),      DiskToOpenClOverCpu(),    CudaPinnedStagingOverOption(),
-      StagedCopyOverSum(),
+      PackedOverRecord(),    LruHitOverMalloc(),       LruTwoThreadScaling(),    CpuFirstTouchOverMalloc(),
+      CpuCopyOverMemcpy(),   OpenClCopyOverMemcpy(),   TensorPoolEmptyOverLru(), DiskColdOverBestRaw(),
+      DiskWarmOverBestRaw(), DiskManyOverOne(),        DiskToOpenClOverCpu(),    CudaPinnedStagingOverOption(),
+      StagedCopyOverSum(),   TvmFfiObjectOverMalloc(),
   };
 }
 

@@ -40,6 +40,7 @@ Bar DiskManyOverOne();
 Bar DiskToOpenClOverCpu();
 Bar StagedCopyOverSum();
 Bar CudaPinnedStagingOverOption();
+Bar TvmFfiObjectOverMalloc();
 
 }  // namespace packalloc::bench
 

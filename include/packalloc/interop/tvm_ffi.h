@@ -82,8 +82,8 @@ class TvmFfiObjectAllocator {
   TvmFfiObjectAllocator() = default;  // empty: every call is FAILED_PRECONDITION, stats() all 0
 
   // Whether libtvm_ffi.so's own objects come from the allocator: makes a string and looks. Whether an object does is
-  // decided by the headers that its maker was compiled with: those of 0.1.13 ask the allocator, those of 0.1.13.post2,
-  // 0.1.13.post3 and 0.1.15.post2 do not. The string counts in stats(). INTERNAL where the library makes no string.
+  // decided by the headers that its maker was compiled with: those of 0.1.13 ask the allocator, those of the releases
+  // since, up to 0.1.15.post2, do not. The string counts in stats(). INTERNAL where the library makes none.
   absl::StatusOr<bool> Probe() const;
 
   // Sums that other threads may be changing: exact when no object is made or dropped meanwhile.
@@ -115,7 +115,7 @@ class TvmFfiObjectAllocator {
 // what is installed lives as long as the process, `packed` too. `packed` may itself make objects (a layer with a
 // callback in Python, say): those come from malloc where it is in the middle of an allocation. Usable in a forked child
 // where `packed` is. `import tvm_ffi` sets an allocator of its own: install after it. Objects of this allocator are
-// wrapped in Python anew each time (`a.x is a.x` is false), as those made before the import are.
+// wrapped in Python anew each time (`a[0] is a[0]` is false), as those made before the import are.
 // No other thread may make objects meanwhile. UNAVAILABLE where there is no libtvm_ffi.so; UNIMPLEMENTED for one that
 // is not of version 0.1 or has no such hook (it came with 0.1.13); INVALID_ARGUMENT for an empty allocator and a spec
 // as said above; FAILED_PRECONDITION where the memory is not the host's (no host_ptr); INTERNAL where it is not aligned
