@@ -40,7 +40,7 @@ void* Allocate(std::size_t size, std::size_t /*alignment*/, std::int32_t /*type_
 
 Bar TvmFfiObjectOverMalloc() {
   return {
-      "tvm_ffi_object_over_malloc", "a TVM-FFI object of 64 bytes, made and dropped, over its default on malloc", 1.5,
+      "tvm_ffi_object_over_malloc", "a TVM-FFI object of 64 bytes, made and dropped, over its default on malloc", 1.0,
       Bar::Kind::kAtMost, []() -> absl::StatusOr<double> {
         const absl::StatusOr<internal::ObjectAllocator*> objects =
             internal::ObjectAllocator::Make(*Pack(CpuAllocator()), {}, [](const char*, const char*) { std::abort(); });

@@ -113,12 +113,17 @@ ObjectAllocator::ObjectAllocator(const PackedAllocator& memory, const TvmFfiObje
 
 // ---- a thread's heap ----
 
-ObjectHeap* ObjectAllocator::HeapOfThread() {
-  ObjectHeap* heap = current_heap;
+inline ObjectHeap* ObjectAllocator::HeapOfThread() {
+  ObjectHeap* const heap = current_heap;
   if (heap != nullptr && heap->owner == this) [[likely]]
     return heap;
+  return FindHeap();
+}
+
+// noinline, here and below: the usual way is to save no registers for it.
+[[gnu::noinline]] ObjectHeap* ObjectAllocator::FindHeap() {
   if (thread_ended) return nullptr;
-  heap = thread_heaps.first;
+  ObjectHeap* heap = thread_heaps.first;
   while (heap != nullptr && heap->owner != this) heap = heap->next_of_thread;
   if (heap == nullptr) {
     heap = AcquireHeap();
@@ -192,9 +197,8 @@ void* ObjectAllocator::Allocate(std::size_t size, std::size_t alignment, std::in
   return AllocateSeparately(heap, size, alignment, type_index);
 }
 
-// noinline: the usual way is to save no registers for it.
 [[gnu::noinline]] void ObjectAllocator::Refill(ObjectHeap& heap, std::size_t block_class) {
-  const std::uint32_t count = BlockBatch(block_class);
+  const std::uint32_t count = kBlockBatch[block_class];
   BlockList blocks = pool_.Take(block_class, count);
   if (blocks.head == nullptr && calling_out == 0) {
     const CallingOut scope;
@@ -285,15 +289,38 @@ void* ObjectAllocator::Fail(const char* kind, const char* why, std::size_t size,
 
 void ObjectAllocator::DeleteSpace(void* body) noexcept {
   Prefix* const prefix = PrefixOf(body);
-  const std::int32_t type_index = prefix->type_index;
-  if (prefix->origin == Origin::kSlab) [[likely]] {
-    auto* const owner = static_cast<ObjectAllocator*>(SlabPool::OwnerOf(prefix));
-    owner->DropSmall(prefix, prefix->block_class, type_index);
-    return;
+  if (prefix->origin != Origin::kSlab) [[unlikely]]
+    return DropSeparate(body);
+  auto* const owner = static_cast<ObjectAllocator*>(SlabPool::OwnerOf(prefix));
+  owner->DropSmall(prefix, prefix->block_class, prefix->type_index);
+}
+
+inline void ObjectAllocator::DropSmall(void* block, std::size_t block_class, std::int32_t type_index) noexcept {
+  ObjectHeap* const heap = HeapOfThread();
+  if (heap == nullptr) [[unlikely]] {
+    CountDropped(nullptr, type_index, kBlockBytes[block_class]);
+    BlockList one;
+    one.Push(block);
+    return GiveBack(block_class, one);
   }
+  heap->counts.Dropped(type_index, kBlockBytes[block_class]);
+  BlockList& free = heap->free[block_class];
+  free.Push(block);
+  if (free.count > 2 * kBlockBatch[block_class]) [[unlikely]]
+    GiveBack(block_class, free.Split(kBlockBatch[block_class]));
+}
+
+[[gnu::noinline]] void ObjectAllocator::GiveBack(std::size_t block_class, BlockList blocks) noexcept {
+  const bool may_release = calling_out == 0;
+  const CallingOut scope;
+  pool_.Give(block_class, blocks, may_release);
+}
+
+[[gnu::noinline]] void ObjectAllocator::DropSeparate(void* body) noexcept {
+  Prefix* const prefix = PrefixOf(body);
   SeparateBlock* const block = SeparateOf(prefix);
   ObjectAllocator* const owner = block->owner;
-  owner->CountDropped(owner->HeapOfThread(), type_index, block->nbytes);
+  owner->CountDropped(owner->HeapOfThread(), prefix->type_index, block->nbytes);
   std::byte* const begin = block->begin;
   const std::size_t nbytes = block->nbytes;
   const BufferSpec spec = WithAlignment(owner->options_.spec, block->alignment);
@@ -303,26 +330,6 @@ void ObjectAllocator::DeleteSpace(void* body) noexcept {
   if (from_malloc) return std::free(begin);
   const CallingOut scope;
   owner->pool_.Release(buf, nbytes, spec).IgnoreError();  // counted
-}
-
-void ObjectAllocator::DropSmall(void* block, std::size_t block_class, std::int32_t type_index) noexcept {
-  ObjectHeap* const heap = HeapOfThread();
-  BlockList back;
-  if (heap != nullptr) [[likely]] {
-    heap->counts.Dropped(type_index, kBlockBytes[block_class]);
-    BlockList& free = heap->free[block_class];
-    free.Push(block);
-    const std::uint32_t batch = BlockBatch(block_class);
-    if (free.count <= 2 * batch) [[likely]]
-      return;
-    back = free.Split(batch);
-  } else {
-    CountDropped(nullptr, type_index, kBlockBytes[block_class]);
-    back.Push(block);
-  }
-  const bool may_release = calling_out == 0;
-  const CallingOut scope;
-  pool_.Give(block_class, back, may_release);
 }
 
 // ---- looking at it ----

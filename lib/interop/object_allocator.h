@@ -51,13 +51,16 @@ class ObjectAllocator final : private ForkGuarded {
   void* AllocateSeparately(ObjectHeap* heap, std::size_t size, std::size_t alignment, std::int32_t type_index);
   std::byte* FromMemory(std::size_t nbytes, std::size_t alignment, AnyBuf& buf);
   void* Fail(const char* kind, const char* why, std::size_t size, std::size_t alignment, std::int32_t type_index);
+  static void DropSeparate(void* body) noexcept;
   void DropSmall(void* block, std::size_t block_class, std::int32_t type_index) noexcept;
+  void GiveBack(std::size_t block_class, BlockList blocks) noexcept;
   void Refill(ObjectHeap& heap, std::size_t block_class);
   void CountMade(ObjectHeap* heap, std::int32_t type_index, std::size_t bytes);
   void CountDropped(ObjectHeap* heap, std::int32_t type_index, std::size_t bytes);
 
   // The calling thread's; null where it has none any more, or no memory for one.
   ObjectHeap* HeapOfThread();
+  ObjectHeap* FindHeap();
   ObjectHeap* AcquireHeap();
   // Gives the blocks back; the heap is for another thread to go on with.
   void RetireHeap(ObjectHeap* heap) noexcept;

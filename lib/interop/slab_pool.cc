@@ -11,9 +11,9 @@ namespace packalloc::internal {
 
 // At the beginning of its own memory.
 struct SlabPool::Slab {
-  void* owner;
+  SlabHead head;
   std::size_t block_class;
-  // Under the pool's lock, and on a cache line of their own: `owner` is read at every release.
+  // Under the pool's lock, and on a cache line of their own: the owner is read at every release.
   alignas(64) BlockList free;
   std::size_t used_bytes;  // from the slab's beginning; what lies behind has never been a block
   std::uint32_t blocks;    // that have been cut
@@ -40,16 +40,10 @@ BufferSpec WithAlignment(BufferSpec spec, std::size_t alignment) {
   return spec;
 }
 
-std::uintptr_t SlabAddress(const void* inside) { return reinterpret_cast<std::uintptr_t>(inside) & ~(kSlabBytes - 1); }
-
 }  // namespace
 
 SlabPool::SlabPool(void* owner, PackedAllocator memory, const BufferSpec& spec)
     : owner_(owner), memory_(std::move(memory)), slab_spec_(WithAlignment(spec, kSlabBytes)) {}
-
-void* SlabPool::OwnerOf(const void* inside_block) {
-  return reinterpret_cast<const Slab*>(SlabAddress(inside_block))->owner;
-}
 
 absl::StatusOr<SlabPool::Slab*> SlabPool::NewSlab(std::size_t block_class) const {
   absl::StatusOr<AnyBuf> buf = memory_.alloc(kSlabBytes, slab_spec_);
@@ -63,7 +57,7 @@ absl::StatusOr<SlabPool::Slab*> SlabPool::NewSlab(std::size_t block_class) const
                                                  " bytes it was asked for"));
     }
     if (problem.ok()) {
-      return new (*begin) Slab{.owner = owner_,
+      return new (*begin) Slab{.head = {owner_},
                                .block_class = block_class,
                                .free = {},
                                .used_bytes = sizeof(Slab),
@@ -140,7 +134,7 @@ void SlabPool::Give(std::size_t block_class, BlockList blocks, bool may_release)
     const std::lock_guard lock(lock_);
     Class& of = classes_[block_class];
     while (FreeBlock* block = blocks.Pop()) {
-      auto* const slab = reinterpret_cast<Slab*>(SlabAddress(block));
+      auto* const slab = reinterpret_cast<Slab*>(const_cast<SlabHead*>(SlabOf(block)));
       slab->free.Push(block);
       if (!slab->usable) LinkLocked(of, slab);
       if (!slab->Unused()) continue;

@@ -53,9 +53,11 @@ inline std::size_t BlockClassOf(std::size_t bytes) {
 }
 
 // How many blocks of a class go between a thread and the pool at a time.
-inline std::uint32_t BlockBatch(std::size_t block_class) {
-  return std::clamp<std::uint32_t>(8192 / kBlockBytes[block_class], 4, 32);
-}
+inline constexpr std::array<std::uint32_t, kBlockClasses> kBlockBatch = [] {
+  std::array<std::uint32_t, kBlockClasses> batches{};
+  for (std::size_t i = 0; i < kBlockClasses; ++i) batches[i] = std::clamp<std::uint32_t>(8192 / kBlockBytes[i], 4, 32);
+  return batches;
+}();
 
 // A block that nobody uses, linked through its first bytes.
 struct FreeBlock {
@@ -110,7 +112,7 @@ class SlabPool {
   // Releases those in reserve too.
   absl::Status Trim() noexcept;
 
-  static void* OwnerOf(const void* inside_block);
+  static void* OwnerOf(const void* inside_block) { return SlabOf(inside_block)->owner; }
 
   const PackedAllocator& memory() const { return memory_; }
   const BufferSpec& spec() const { return slab_spec_; }
@@ -125,11 +127,17 @@ class SlabPool {
 
  private:
   struct Slab;
+  struct SlabHead {  // where every slab begins
+    void* owner;
+  };
   struct Class {
     Slab* usable = nullptr;    // slabs with a block to give, linked both ways
     std::uint32_t unused = 0;  // those of them with no block in use
   };
 
+  static const SlabHead* SlabOf(const void* inside) {
+    return reinterpret_cast<const SlabHead*>(reinterpret_cast<std::uintptr_t>(inside) & ~(kSlabBytes - 1));
+  }
   absl::StatusOr<Slab*> NewSlab(std::size_t block_class) const;
   BlockList TakeLocked(std::size_t block_class, std::uint32_t count);
   void LinkLocked(Class& of, Slab* slab);

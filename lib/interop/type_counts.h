@@ -67,12 +67,15 @@ class TypeCounts {
   Row& RowOf(std::int32_t type_index) {
     const auto index = static_cast<std::uint32_t>(type_index);
     if (index >= kChunkTypes * kChunks) return other_;
-    Chunk* chunk = chunks_[index / kChunkTypes].load(std::memory_order_relaxed);
-    if (chunk == nullptr) [[unlikely]] {
-      chunk = new (std::nothrow) Chunk();
-      if (chunk == nullptr) return other_;
-      chunks_[index / kChunkTypes].store(chunk, std::memory_order_release);
-    }
+    Chunk* const chunk = chunks_[index / kChunkTypes].load(std::memory_order_relaxed);
+    if (chunk == nullptr) [[unlikely]]
+      return FirstRow(index);
+    return (*chunk)[index % kChunkTypes];
+  }
+  [[gnu::noinline]] Row& FirstRow(std::uint32_t index) {
+    Chunk* const chunk = new (std::nothrow) Chunk();
+    if (chunk == nullptr) return other_;
+    chunks_[index / kChunkTypes].store(chunk, std::memory_order_release);
     return (*chunk)[index % kChunkTypes];
   }
 
