@@ -458,7 +458,7 @@ void CopiesBetweenUnlikeDevices(const DeviceUnderTest& device) {
     if (copied.ok()) CHECK(copied->path == CopyPath::kStaged);
   }
   CHECK((Content(memory, middle.buffer) == large));
-  Find<MockControl>(mock)->FailNth(MockCall::kCopyin, 4, absl::DataLossError("link down"));
+  Find<MockControl>(mock)->FailNth(Member::kCopyin, 4, absl::DataLossError("link down"));
   CHECK(absl::IsDataLoss(Copy(end, middle, options).status()));
   CHECK(Ok(Copy(end, middle, options)).path == CopyPath::kStaged);
   CHECK((Content(other, end.buffer) == large));

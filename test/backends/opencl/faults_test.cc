@@ -300,6 +300,26 @@ TEST_CASE("equal ranges cost no driver object after the first sub-buffer") {
   CHECK(layer->live_objects() == live_before);
 }
 
+TEST_CASE("no driver call copies, fills or maps more than max_copy_bytes") {
+  const Allocator<OpenClBuf> cl = OpenCl({.max_copy_bytes = 1000});
+  std::vector<std::byte> memory(3001);
+  const BufferSpec external{.external_ptr = reinterpret_cast<std::uintptr_t>(memory.data())};
+  layer->Reset();
+  const OpenClBuf buf = *cl.alloc(3001, {.zero = true});
+  CHECK(layer->calls("clEnqueueFillBuffer") == 4);
+  const OpenClBuf over = *cl.alloc(3001, external);
+  CHECK(cl.copyin(buf, Pattern(3001)).ok());
+  CHECK(layer->calls("clEnqueueWriteBuffer") == 4);
+  CHECK(cl.transfer(over, buf, 3001).ok());
+  CHECK(layer->calls("clEnqueueCopyBuffer") == 4);
+  CHECK(testing::Read(cl, buf) == Pattern(3001));
+  CHECK(layer->calls("clEnqueueReadBuffer") == 4);
+  CHECK(cl.free(over, 3001, external).ok());
+  CHECK(layer->calls("clEnqueueMapBuffer") == 4);
+  CHECK(memory == Pattern(3001));
+  CHECK(cl.free(buf, 3001, {.zero = true}).ok());
+}
+
 TEST_CASE("what needs no driver calls none") {
   const Allocator<OpenClBuf> cl = OpenCl();
   const OpenClBuf buf = *cl.alloc(64, {});
