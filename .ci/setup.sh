@@ -3,8 +3,8 @@
 
 required_packages=(meson ninja-build g++ pkg-config libabsl-dev libcli11-dev nlohmann-json3-dev zlib1g-dev doctest-dev)
 # Without these the build leaves a part out and says so.
-optional_packages=(libbenchmark-dev ocl-icd-opencl-dev opencl-headers pocl-opencl-icd oclgrind liburing-dev python3-venv
-  libdlpack-dev python3-torch)
+optional_packages=(ocl-icd-opencl-dev opencl-headers pocl-opencl-icd liburing-dev python3-venv)
+test_packages=(libbenchmark-dev oclgrind libdlpack-dev python3-torch)  # of tests and benchmarks alone
 cuda_wheel='nvidia-cuda-runtime==13.0.*'  # holds cuda.h, for where no toolkit is installed
 numpy_wheel='numpy>=2.1'                   # versioned DLPack, which Debian's has not
 # TVM-FFI with headers and library, each release in a folder of its own: the one in which libtvm_ffi.so makes its objects
@@ -103,17 +103,19 @@ install_tvm_ffi() {
   done
 }
 
-# What the machine lacks of the optional parts: packages, cuda.h, NumPy for the tests of the Python package, TVM-FFI for
-# those with the real library.
+# What the machine lacks of the optional parts: packages, cuda.h, and for tests NumPy and the real TVM-FFI.
 missing_optional() {
   missing_packages "${optional_packages[@]}"
   [[ -n "$(cuda_include_dir)" ]] || printf 'cuda.h\n'
+  [[ -n ${for_tests:-} ]] || return 0
   has_numpy || printf 'numpy\n'
   has_tvm_ffi || printf 'apache-tvm-ffi\n'
 }
 
+# set_up [tests]: installs what is missing of what the library and the command need, and with "tests" of what those do.
 set_up() {
-  local missing before
+  local missing before for_tests=${1:-}
+  [[ -z $for_tests ]] || optional_packages+=("${test_packages[@]}")
   if ! command -v dpkg-query >/dev/null; then
     say "this is no Debian: meson, ninja and the libraries of README.md are taken as they are"
     return 0
@@ -121,15 +123,17 @@ set_up() {
   install_required "${required_packages[@]}"
   before=$(missing_optional)
   [[ -n $before ]] || return 0
-  if [[ -f $untried && "$(<"$untried")" == "$before" ]]; then
+  if [[ -f $untried && -z "$(grep -vxFf "$untried" <<<"$before")" ]]; then
     say "left out, as before: ${before//$'\n'/ } (rm $untried to try again)"
     return 0
   fi
   mapfile -t missing < <(missing_packages "${optional_packages[@]}")
   ((${#missing[@]} == 0)) || install_optional "${missing[@]}"
   [[ -n "$(cuda_include_dir)" ]] || pip_install "cuda.h ($cuda_wheel)" --no-deps "$cuda_wheel"
-  has_numpy || pip_install "$numpy_wheel" "$numpy_wheel"
-  has_tvm_ffi || install_tvm_ffi
+  if [[ -n $for_tests ]]; then
+    has_numpy || pip_install "$numpy_wheel" "$numpy_wheel"
+    has_tvm_ffi || install_tvm_ffi
+  fi
   newly_installed=1
   still_missing=$(missing_optional)
   [[ -z $still_missing ]] || say "not to be had, and left out: ${still_missing//$'\n'/ }"

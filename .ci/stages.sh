@@ -6,7 +6,7 @@ code_folders=(include lib backends tools bench examples test)
 tidy_folders='(lib|backends|tools)'
 
 stage_packages() (
-  set_up
+  set_up tests
   install_required "${ci_packages[@]}"
 )
 
@@ -63,8 +63,10 @@ stage_install() (
   meson install -C build --no-rebuild --quiet --destdir "$target" || exit
   library_dir=$(dirname "$(find "$target" -name packalloc.pc)")
   export PKG_CONFIG_PATH=$library_dir PKG_CONFIG_SYSROOT_DIR=
-  g++ -std=c++20 examples/ten_lines.cc -o "$target/ten_lines" \
-    $(pkg-config --define-variable=prefix="$target/usr/local" --static --cflags --libs packalloc) && "$target/ten_lines"
+  use() { pkg-config --define-variable=prefix="$target/usr/local" --cflags --libs "$@"; }
+  g++ -std=c++20 examples/ten_lines.cc -o "$target/ten_lines" $(use packalloc) && "$target/ten_lines" &&
+    g++ -std=c++20 -I. examples/contract_test.cc test/main.cc -o "$target/contract" $(use packalloc_testing) &&
+    "$target/contract" --minimal
 )
 
 # A million steps against the model; the plain build has run some thousand.

@@ -18,6 +18,7 @@ inline packalloc::Allocator<std::byte*> HeapAllocator() {
   heap.traits.min_alignment = alignof(std::max_align_t);
   heap.alloc = [](std::size_t nbytes, const packalloc::BufferSpec& spec) -> absl::StatusOr<std::byte*> {
     if (absl::Status valid = packalloc::ValidateSpec(spec); !valid.ok()) return valid;
+    if (nbytes > PTRDIFF_MAX) return absl::InvalidArgumentError("a size above PTRDIFF_MAX");
     if (spec.external_ptr) {  // memory that somebody else owns
       const bool aligned = spec.alignment == 0 || *spec.external_ptr % spec.alignment == 0;
       if (spec.zero || !aligned) return absl::InvalidArgumentError("external_ptr is misaligned, or to be zeroed");

@@ -11,7 +11,10 @@ absl::Status Run() {
   // [snippet]
   packalloc::Backend heap;
   heap.name = "HEAP";
-  heap.open = [](const packalloc::OpenRequest&) { return packalloc::Pack(HeapAllocator()); };
+  heap.open = [](const packalloc::OpenRequest& request) -> absl::StatusOr<packalloc::PackedAllocator> {
+    if (!request.target.empty()) return absl::InvalidArgumentError("there is one HEAP: it takes no target");
+    return packalloc::Pack(HeapAllocator());
+  };
   heap.devices = [] { return std::vector<packalloc::DeviceInfo>{{.name = "HEAP", .description = "the C heap"}}; };
   if (absl::Status s = packalloc::Register(heap); !s.ok()) return s;
   absl::StatusOr<packalloc::PackedAllocator> device = packalloc::Open("HEAP+lru");

@@ -82,7 +82,7 @@ TEST_CASE("buffers in static objects go quietly at exit, from main and from a wo
   for (const auto& [name, make] : devices) {
     const std::string device(name);  // a structured binding cannot be captured
     CAPTURE(device);
-    for (int run = 0; run < 5; ++run) {
+    for (int run = 0; run < 20; ++run) {
       const Child by_return = RunChild([&make = make] { Fill(make()); });
       CHECK(by_return.status == 0);
       CHECK(by_return.output.empty());

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tools/command.h"
@@ -61,6 +62,11 @@ int Main(int argc, char** argv) {
     return Write(app.help("", CLI::AppFormatMode::All));
   } catch (const CLI::CallForVersion&) {
     return Write(PACKALLOC_VERSION "\n");
+  } catch (const CLI::RequiredError& error) {
+    const std::vector<std::string> unknown = app.remaining();
+    Fail(absl::StrCat(unknown.empty() ? error.what() : absl::StrCat("there is no command '", unknown.front(), "'"),
+                      " (packalloc --help tells more)"));
+    return kUsage;
   } catch (const CLI::ParseError& error) {
     Fail(absl::StrCat(error.what(), " (packalloc --help tells more)"));
     return kUsage;

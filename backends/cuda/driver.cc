@@ -32,7 +32,8 @@ absl::Status CudaDriver::Load() {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
-    return absl::UnavailableError(absl::StrCat("no ", path, ": ", why == nullptr ? "cannot be loaded" : why));
+    return absl::UnavailableError(absl::StrCat("no CUDA driver: ", why == nullptr ? path.c_str() : why,
+                                               " (install NVIDIA's driver, or set PACKALLOC_LIBCUDA)"));
   }
   const char* missing = nullptr;
 #define PACKALLOC_CUDA_RESOLVE(name) \

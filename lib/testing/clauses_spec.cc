@@ -1,5 +1,6 @@
 // Clauses on the fields of BufferSpec, on memory_info and on synchronize.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -106,8 +107,9 @@ void ExternalIsTheMemory(Run& run) {
 }
 
 void ExternalIsNotFreed(Run& run) {
-  for (int i = 0; i < 3; ++i) {
-    Bytes memory = Pattern(3, kExternal);
+  std::array<Bytes, 3> memories;  // all kept to the end: a backend that is wrong may still write to the first
+  for (Bytes& memory : memories) {
+    memory = Pattern(3, kExternal);
     Block& block = Wrap(run, memory);
     run.Fill(block.buf, kExternal, 4);
     // No synchronize: once free returns, the memory is its owner's alone.

@@ -24,6 +24,7 @@
 #include "absl/strings/match.h"
 #include "backends/cpu/system_memory.h"
 #include "packalloc/packed_allocator.h"
+#include "test/sanitizers.h"
 
 namespace packalloc {
 namespace {
@@ -354,7 +355,7 @@ TEST_CASE("a refused mapping is RESOURCE_EXHAUSTED and leaves the record usable;
     }
     return cpu.free(*inherited, 4 * kMib, {}).ok();
   }));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !PACKALLOC_WITH_ASAN && !PACKALLOC_WITH_TSAN  // whose shadow memory is beyond the limit
   CHECK(child_does([&] {
     const rlimit limit{512 * kMib, 512 * kMib};
     setrlimit(RLIMIT_AS, &limit);

@@ -66,8 +66,8 @@ void Unavailable(const Environment& environment, const std::string& part) {
 }  // namespace
 
 TEST_CASE("no driver, a stub, no device, too old, a missing function: unavailable, and why") {
-  Unavailable({{"PACKALLOC_LIBCUDA", "/nonexistent/libcuda.so.1"}}, "no /nonexistent/libcuda.so.1");
-  Unavailable({{"PACKALLOC_LIBCUDA", "/dev/null"}}, "no /dev/null");
+  Unavailable({{"PACKALLOC_LIBCUDA", "/nonexistent/libcuda.so.1"}}, "no CUDA driver: /nonexistent/libcuda.so.1");
+  Unavailable({{"PACKALLOC_LIBCUDA", "/dev/null"}}, "no CUDA driver: /dev/null");
   Unavailable({{"FAKE_CUDA_MODE", "34"}}, "(34)");
   Unavailable({{"FAKE_CUDA_MODE", "100"}}, "(100)");
   Unavailable({{"FAKE_CUDA_MODE", "803"}}, "(803)");

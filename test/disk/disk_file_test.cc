@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "lib/disk/stream.h"
 #include "test/disk/faulty_disk.h"
+#include "test/sanitizers.h"
 #include "test/temp_dir.h"
 
 namespace packalloc {
@@ -146,7 +147,7 @@ TEST_CASE("short reads and interruptions are the library's business") {
   ReadAndCompare(*OpenFile(path, system), bytes, 0, 10000, 0);
 }
 
-#ifndef __SANITIZE_THREAD__  // its shadow of 2 GiB would be another 8
+#if !PACKALLOC_WITH_TSAN  // its shadow of 2 GiB would be another 8
 TEST_CASE("one pread is never asked for more than the kernel moves") {
   const TempDir dir;
   const std::string path = dir / "sparse";

@@ -14,6 +14,7 @@
 
 #include "packalloc/layers/lru.h"
 #include "test/layers/fake_record.h"
+#include "test/sanitizers.h"
 
 namespace packalloc {
 namespace {
@@ -334,7 +335,7 @@ TEST_CASE("one thread allocates, another frees: nothing grows") {
   s.CheckNothingLeaks();
 }
 
-#if !defined(__SANITIZE_THREAD__)
+#if !PACKALLOC_WITH_TSAN
 TEST_CASE("a forked child uses the cache while the parent's threads hold its locks") {
   Stack s({.max_bytes = 64 << 10}, 1 << 20);
   std::atomic<bool> stop{false};
