@@ -39,7 +39,7 @@ static int run_operator(aclrtStream stream, const void* input, size_t size, void
   release(allocator, output);
   return 1;
 }
-// [/snippet]
+// [/snippet operator]
 
 static int run(aclrtStream stream) {
   unsigned char input[1000];
@@ -66,7 +66,7 @@ static int run(aclrtStream stream) {
   CHECK(aclrtSynchronizeStream(stream));
   CHECK(aclrtAllocatorUnregister(stream));
   CHECK(packalloc_acl_destroy_allocator(memory));
-  // [/snippet]
+  // [/snippet program]
 
   if (memcmp(input, result, sizeof input) != 0) {
     fprintf(stderr, "the bytes did not come back\n");

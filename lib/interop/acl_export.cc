@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "lib/env.h"
 #include "lib/interop/acl_functions.h"
 #include "lib/interop/acl_object.h"
 #include "lib/phase.h"
@@ -154,16 +153,11 @@ AclRegistration& AclRegistration::operator=(AclRegistration&& other) noexcept {
 AclRegistration::~AclRegistration() {
   if (state_ == nullptr) return;
   try {
-    const absl::Status ended = Unregister();
-    if (ended.ok() || !state_->phase.ready()) return;
+    Unregister().IgnoreError();
+    if (!state_->phase.ready()) return;
+    // The runtime has refused. What nobody uses ends all the same.
     const AclExportStats left = stats();
-    if (left.live_blocks + left.kept_blocks == 0) {
-      state_->object->End().IgnoreError();
-      return;
-    }
-    WarnOnce(
-        absl::StrCat(left.live_blocks + left.kept_blocks, " blocks, ", left.live_bytes + left.kept_bytes,
-                     " bytes, of an Ascend stream are not given back, as its work may not be done: ", ended.message()));
+    if (left.live_blocks + left.kept_blocks == 0) state_->object->End().IgnoreError();
   } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor has no one to tell
   }
 }

@@ -53,13 +53,10 @@ class AclObject::Taken {
   ~Taken() {
     if (node_.empty()) return;
     if (was_kept_) {
-      const std::lock_guard lock(object_.mutex_);
-      if (!object_.stopped_) {
-        object_.Keep(std::move(node_));
-        return;
-      }
+      object_.KeepOrFree(std::move(node_));
+    } else {
+      object_.FreeBuffer(node_.mapped()).IgnoreError();
     }
-    object_.FreeBuffer(node_.mapped()).IgnoreError();
   }
   Held& held() { return node_.mapped(); }
   Node Arrive() { return std::move(node_); }
@@ -116,10 +113,19 @@ void AclObject::Keep(Node node) {
   kept_.insert(std::move(node));
 }
 
+void AclObject::KeepOrFree(Node node) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!ended_) return Keep(std::move(node));
+  }
+  FreeBuffer(node.mapped()).IgnoreError();
+}
+
 // The block at `advised` if one of sufficient size is kept there, else the smallest that wastes at most an eighth, the
 // last that was freed of several.
 AclObject::Node AclObject::TakeKept(std::size_t nbytes, void* advised) {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return {};
   const auto first = kept_.lower_bound(nbytes);
   auto found = kept_.end();
   if (advised != nullptr) {
@@ -242,8 +248,7 @@ void AclObject::Return(void* block) {
     absl::Status freed = FreeBuffer(node.mapped());
     if (freed.ok()) return;
     Failed(freed, &AclExportStats::failed_frees);
-    const std::lock_guard lock(mutex_);
-    Keep(std::move(node));  // to be tried again
+    KeepOrFree(std::move(node));  // to be tried again
   } else if (too_many) {
     Caught([this] {
       GaveBackIdle();
@@ -260,8 +265,7 @@ absl::Status AclObject::GiveBack(const std::function<absl::Status()>& done) {
     Kept refused{};
     ~Aside() {
       blocks.merge(refused);
-      const std::lock_guard lock(object.mutex_);
-      while (!blocks.empty()) object.Keep(blocks.extract(blocks.begin()));
+      while (!blocks.empty()) object.KeepOrFree(blocks.extract(blocks.begin()));
     }
   } aside{*this};
   {
@@ -294,7 +298,7 @@ absl::Status AclObject::End() {
   Kept kept;
   {
     const std::lock_guard lock(mutex_);
-    stopped_ = true;
+    stopped_ = ended_ = true;
     live.swap(live_);
     kept.swap(kept_);
     stats_.live_bytes = stats_.live_blocks = stats_.kept_bytes = stats_.kept_blocks = 0;

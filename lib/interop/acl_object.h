@@ -95,6 +95,8 @@ class AclObject : public std::enable_shared_from_this<AclObject> {
   absl::StatusOr<Node> Fresh(std::size_t nbytes);
   absl::Status FreeBuffer(const Held& held) noexcept;
   void Keep(Node node);  // under the mutex
+  // Keep, or after End, when the stream has been synchronised, free.
+  void KeepOrFree(Node node) noexcept;
   bool GaveBackIdle();
   void Failed(const absl::Status& status, std::uint64_t AclExportStats::*counter) noexcept;
 
@@ -107,7 +109,8 @@ class AclObject : public std::enable_shared_from_this<AclObject> {
   Kept kept_;
   AclExportStats stats_;
   absl::Status last_error_;
-  bool stopped_ = false;
+  bool stopped_ = false;  // gives out no block
+  bool ended_ = false;    // keeps none
 };
 
 }  // namespace packalloc::internal

@@ -207,7 +207,7 @@ TEST_CASE("a destructor that the runtime refuses gives nothing back that the dev
   Exported e;
   e.Alloc(100);
   e.acl.faults["SynchronizeStream"] = 107003;
-  e.registration.reset();  // warns once
+  e.registration.reset();
   CHECK(e.mock->live_blocks() == 1);
   CHECK(RegisteredWith(e.acl.stream()).object == nullptr);
   CHECK(e.Alloc(100) == nullptr);

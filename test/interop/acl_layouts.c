@@ -17,11 +17,14 @@ int (*const unregister)(void*) = aclrtAllocatorUnregister;
 int (*const get_by_stream)(void*, void**, void**, void* (**)(void*, size_t), void (**)(void*, void*),
                            void* (**)(void*, size_t, void*), void* (**)(void*)) = aclrtAllocatorGetByStream;
 int (*const synchronize)(void*) = aclrtSynchronizeStream;
+int (*const copy)(void*, size_t, const void*, size_t, int) = aclrtMemcpy;
 
 int main(void) {
   printf("aclError: %zu bytes, codes %d %d %d %d %d\n", sizeof(aclError), ACL_SUCCESS, ACL_ERROR_INVALID_PARAM,
          ACL_ERROR_BAD_ALLOC, ACL_ERROR_RT_MEMORY_ALLOCATION, ACL_ERROR_INTERNAL_ERROR);
-  printf("aclrtMemcpyKind: %zu bytes, kinds %d %d %d %d\n", sizeof(aclrtMemcpyKind), ACL_MEMCPY_HOST_TO_HOST,
-         ACL_MEMCPY_HOST_TO_DEVICE, ACL_MEMCPY_DEVICE_TO_HOST, ACL_MEMCPY_DEVICE_TO_DEVICE);
+  printf("aclrtMemcpyKind: %zu bytes, kinds %d %d %d %d %d %d %d %d\n", sizeof(aclrtMemcpyKind),
+         ACL_MEMCPY_HOST_TO_HOST, ACL_MEMCPY_HOST_TO_DEVICE, ACL_MEMCPY_DEVICE_TO_HOST, ACL_MEMCPY_DEVICE_TO_DEVICE,
+         ACL_MEMCPY_DEFAULT, ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE, ACL_MEMCPY_INNER_DEVICE_TO_DEVICE,
+         ACL_MEMCPY_INTER_DEVICE_TO_DEVICE);
   return 0;
 }

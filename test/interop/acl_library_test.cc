@@ -223,10 +223,33 @@ TEST_CASE("aclrtMemcpy: between the host and blocks, inside them, and nowhere el
   CHECK(LastErrorHas("no live block"));
   CHECK(aclrtMemcpy(host.data(), 1, host.data(), 1, ACL_MEMCPY_DEVICE_TO_HOST) == 100000);
   CHECK(aclrtMemcpy(block, 1, host.data(), 1, ACL_MEMCPY_DEVICE_TO_DEVICE) == 100000);
-  CHECK(aclrtMemcpy(block, 1, host.data(), 1, static_cast<aclrtMemcpyKind>(7)) == 100000);
+  CHECK(aclrtMemcpy(block, 1, host.data(), 1, 8) == 100000);
+  CHECK(aclrtMemcpy(block, 1, host.data(), 1, -1) == 100000);
+  CHECK(LastErrorHas("-1"));
 }
 
-TEST_CASE("aclrtMemcpy from one device to another, one of handles; an interior address of a handle is none") {
+TEST_CASE("aclrtMemcpy by what the addresses say, and by the newer kinds") {
+  Device device("MOCK");
+  void* a = Device::Address(device.Alloc(8));
+  void* b = Device::Address(device.Alloc(8));
+  const std::array<unsigned char, 8> one{1, 2, 3};
+  std::array<unsigned char, 8> back{};
+  CHECK(aclrtMemcpy(a, 8, one.data(), 8, ACL_MEMCPY_DEFAULT) == 0);
+  CHECK(aclrtMemcpy(b, 8, a, 8, ACL_MEMCPY_DEFAULT) == 0);
+  CHECK(aclrtMemcpy(back.data(), 8, b, 8, ACL_MEMCPY_DEFAULT) == 0);
+  CHECK(back == one);
+  std::array<unsigned char, 8> host{};
+  CHECK(aclrtMemcpy(host.data(), 8, back.data(), 8, ACL_MEMCPY_DEFAULT) == 0);
+  CHECK(host == one);
+  host.fill(9);
+  CHECK(aclrtMemcpy(a, 8, host.data(), 8, ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE) == 0);
+  CHECK(aclrtMemcpy(b, 8, a, 8, ACL_MEMCPY_INNER_DEVICE_TO_DEVICE) == 0);
+  CHECK(aclrtMemcpy(a, 8, b, 8, ACL_MEMCPY_INTER_DEVICE_TO_DEVICE) == 0);
+  CHECK(aclrtMemcpy(back.data(), 8, a, 8, ACL_MEMCPY_DEVICE_TO_HOST) == 0);
+  CHECK(back == host);
+}
+
+TEST_CASE("aclrtMemcpy from one device to another") {
   Device cpu("CPU");
   Device mock("MOCK");
   void* a = Device::Address(cpu.Alloc(1000));

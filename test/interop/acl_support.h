@@ -82,7 +82,7 @@ class FakeAcl {
     };
     acl.aclrtMemcpy = [](void* dest, std::size_t most, const void* src, std::size_t n, int kind) {
       const int fault = Fault("Memcpy");
-      return fault != 0 ? fault : aclrtMemcpy(dest, most, src, n, static_cast<aclrtMemcpyKind>(kind));
+      return fault != 0 ? fault : aclrtMemcpy(dest, most, src, n, kind);
     };
     return acl;
   }

@@ -61,12 +61,18 @@ enum {
   ACL_ERROR_INTERNAL_ERROR = 500000
 };
 
-typedef enum aclrtMemcpyKind {
+/* An enum in CANN: passed alike. */
+typedef int aclrtMemcpyKind;
+enum {
   ACL_MEMCPY_HOST_TO_HOST,
   ACL_MEMCPY_HOST_TO_DEVICE,
   ACL_MEMCPY_DEVICE_TO_HOST,
-  ACL_MEMCPY_DEVICE_TO_DEVICE
-} aclrtMemcpyKind;
+  ACL_MEMCPY_DEVICE_TO_DEVICE,
+  ACL_MEMCPY_DEFAULT, /* what the addresses say: an address in no block is the host's */
+  ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE,
+  ACL_MEMCPY_INNER_DEVICE_TO_DEVICE,
+  ACL_MEMCPY_INTER_DEVICE_TO_DEVICE
+};
 
 /* NULL where memory ran out. The caller destroys it. */
 PACKALLOC_ACL_API aclrtAllocatorDesc aclrtAllocatorCreateDesc(void);

@@ -7,7 +7,7 @@
 //   packalloc::AclFunctions mine;                                                  // or from wherever they come
 //   mine.aclrtAllocatorRegister = &aclrtAllocatorRegister;
 //   mine.aclrtMemcpy = [](void* dest, std::size_t most, const void* src, std::size_t n, int kind) {
-//     return aclrtMemcpy(dest, most, src, n, static_cast<aclrtMemcpyKind>(kind)); };
+//     return aclrtMemcpy(dest, most, src, n, static_cast<aclrtMemcpyKind>(kind)); };   // an enum in CANN's header
 //
 // libpackalloc_acl (packalloc/c/acl.h) has these functions over any device of packalloc, under the same names.
 #ifndef PACKALLOC_INTEROP_ACL_H_

@@ -40,8 +40,9 @@ struct AclExportOptions {
   // serve later requests of the same stream in its order, and go back to the allocator only when the stream has been
   // synchronised (Trim, Unregister) or, above this many bytes and where memory runs out, is seen to be idle.
   std::size_t max_kept_bytes = std::size_t{256} << 20;
-  // Give freed blocks back at once: right for an allocator whose own free is safe while this stream's work is pending,
-  // as that of a cache which serves this stream alone.
+  // Give freed blocks back at once: right only for an allocator whose own free is safe while this stream's work is
+  // pending, as that of one that works on this very stream, or waits for it. A cache that evicts is as safe as what is
+  // below it.
   bool free_at_once = false;
 };
 
@@ -59,7 +60,7 @@ struct AclExportStats {
 };
 
 namespace internal {
-class AclRegistrationState;
+struct AclRegistrationState;
 }
 
 // A packed allocator registered with a stream, until Unregister or the destructor. Movable; a moved-from one is empty:
@@ -68,8 +69,8 @@ class AclRegistration {
  public:
   AclRegistration(AclRegistration&&) noexcept;
   AclRegistration& operator=(AclRegistration&&) noexcept;
-  // Unregisters. Where that fails, blocks that the device may still be using are not given back, ever, and a warning
-  // says so: memory that leaks is better than memory that two write to.
+  // Unregisters. Where that fails, blocks that the device may still be using are not given back, ever: memory that
+  // leaks is better than memory that two write to. Unregister says why.
   ~AclRegistration();
 
   // Takes the allocator off the stream (unless another has been registered with it meanwhile), synchronises the stream,

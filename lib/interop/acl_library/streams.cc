@@ -32,7 +32,7 @@ struct Stream {
   std::unique_ptr<char> key{};  // of a created stream: its address is the handle
 };
 
-struct Allocator {
+struct DeviceAllocator {
   std::shared_ptr<AclObject> object;
   PackedAllocator device;
 };
@@ -40,7 +40,7 @@ struct Allocator {
 struct World {
   std::mutex mutex;  // no device is called under it
   std::map<aclrtStream, Stream> streams;
-  std::map<aclrtAllocator, Allocator> allocators;
+  std::map<aclrtAllocator, DeviceAllocator> allocators;
 };
 
 // Never destroyed: programs use it while they exit.
@@ -118,14 +118,14 @@ absl::Status CreateAllocator(aclrtStream stream, aclrtAllocator* allocator) {
   if (!object.ok()) return object.status();
   aclrtAllocator handle = (*object)->callbacks().object;
   const std::lock_guard lock(GetWorld().mutex);
-  GetWorld().allocators.insert_or_assign(handle, Allocator{*std::move(object), *std::move(device)});
+  GetWorld().allocators.insert_or_assign(handle, DeviceAllocator{*std::move(object), *std::move(device)});
   *allocator = handle;
   return absl::OkStatus();
 }
 
 absl::Status DestroyAllocator(aclrtAllocator handle) {
   if (handle == nullptr) return NullParameter("allocator");
-  std::map<aclrtAllocator, Allocator>::node_type node;
+  std::map<aclrtAllocator, DeviceAllocator>::node_type node;
   {
     const std::lock_guard lock(GetWorld().mutex);
     node = GetWorld().allocators.extract(handle);
@@ -144,8 +144,8 @@ absl::Status DestroyAllocator(aclrtAllocator handle) {
 
 // ---- copies ----
 
-// The `count` bytes at a device address, as a buffer.
-absl::StatusOr<BufferRef> Find(const void* address, std::size_t count, const char* role) {
+// The `count` bytes at an address, as a buffer; nullopt for an address in no block.
+absl::StatusOr<std::optional<BufferRef>> Find(const void* address, std::size_t count, const char* role) {
   std::vector<std::shared_ptr<AclObject>> objects;
   {
     const std::lock_guard lock(GetWorld().mutex);
@@ -154,51 +154,56 @@ absl::StatusOr<BufferRef> Find(const void* address, std::size_t count, const cha
   for (const std::shared_ptr<AclObject>& object : objects) {
     std::optional<AclObject::Place> place = object->Locate(address);
     if (!place) continue;
-    if (count > place->nbytes - place->offset) {
-      return absl::OutOfRangeError(absl::StrCat("aclrtMemcpy of ", count, " bytes, but from the ", role,
-                                                " on its block has ", place->nbytes - place->offset));
+    const std::size_t rest = place->nbytes - place->offset;
+    if (count > rest) {
+      return absl::OutOfRangeError(
+          absl::StrCat("aclrtMemcpy of ", count, " bytes, but the block has ", rest, " from the ", role, " on"));
     }
     absl::StatusOr<AnyBuf> view = place->allocator.offset(place->buffer, count, place->offset);
     if (!view.ok()) return view.status();
     return BufferRef{place->allocator, *std::move(view)};
   }
-  return absl::InvalidArgumentError(absl::StrCat("the ", role,
-                                                 " of aclrtMemcpy lies in no live block of an allocator of "
-                                                 "packalloc_acl_create_allocator"));
+  return std::optional<BufferRef>();
 }
 
-absl::Status Memcpy(void* dst, std::size_t dest_max, const void* src, std::size_t count, int kind) {
+enum class Side { kHost, kDevice, kEither };
+
+// The buffer that one side of a copy is; nullopt for the host.
+absl::StatusOr<std::optional<BufferRef>> SideOf(Side side, const void* address, std::size_t count, const char* role) {
+  if (side == Side::kHost) return std::optional<BufferRef>();
+  absl::StatusOr<std::optional<BufferRef>> found = Find(address, count, role);
+  if (!found.ok() || found->has_value() || side == Side::kEither) return found;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the ", role, " of aclrtMemcpy lies in no live block of an allocator of packalloc_acl_create_allocator"));
+}
+
+absl::Status Memcpy(void* dst, std::size_t dest_max, const void* src, std::size_t count, aclrtMemcpyKind kind) {
   if (dst == nullptr) return NullParameter("dst");
   if (src == nullptr) return NullParameter("src");
   if (count > dest_max) {
     return absl::OutOfRangeError(absl::StrCat("aclrtMemcpy of ", count, " bytes to where ", dest_max, " fit"));
   }
-  if (count == 0) return absl::OkStatus();
-  switch (kind) {
-    case ACL_MEMCPY_HOST_TO_HOST:
-      std::memmove(dst, src, count);
-      return absl::OkStatus();
-    case ACL_MEMCPY_HOST_TO_DEVICE: {
-      const absl::StatusOr<BufferRef> to = Find(dst, count, "dst");
-      if (!to.ok()) return to.status();
-      return to->allocator.copyin(to->buffer, {static_cast<const std::byte*>(src), count});
-    }
-    case ACL_MEMCPY_DEVICE_TO_HOST: {
-      const absl::StatusOr<BufferRef> from = Find(src, count, "src");
-      if (!from.ok()) return from.status();
-      return from->allocator.copyout({static_cast<std::byte*>(dst), count}, from->buffer);
-    }
-    case ACL_MEMCPY_DEVICE_TO_DEVICE: {
-      const absl::StatusOr<BufferRef> to = Find(dst, count, "dst");
-      if (!to.ok()) return to.status();
-      const absl::StatusOr<BufferRef> from = Find(src, count, "src");
-      if (!from.ok()) return from.status();
-      if (absl::StatusOr<CopyReport> copied = Copy(*to, *from); !copied.ok()) return copied.status();
-      return to->allocator.synchronize();
-    }
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("aclrtMemcpy knows no aclrtMemcpyKind ", kind));
+  // By kind: where the destination is, where the source.
+  static constexpr std::pair<Side, Side> kSides[] = {{Side::kHost, Side::kHost},     {Side::kDevice, Side::kHost},
+                                                     {Side::kHost, Side::kDevice},   {Side::kDevice, Side::kDevice},
+                                                     {Side::kEither, Side::kEither}, {Side::kDevice, Side::kHost},
+                                                     {Side::kDevice, Side::kDevice}, {Side::kDevice, Side::kDevice}};
+  if (kind < 0 || kind > ACL_MEMCPY_INTER_DEVICE_TO_DEVICE) {
+    return absl::InvalidArgumentError(absl::StrCat("aclrtMemcpy knows no aclrtMemcpyKind ", kind));
   }
+  if (count == 0) return absl::OkStatus();
+  const auto to = SideOf(kSides[kind].first, dst, count, "dst");
+  if (!to.ok()) return to.status();
+  const auto from = SideOf(kSides[kind].second, src, count, "src");
+  if (!from.ok()) return from.status();
+  if (!to->has_value() && !from->has_value()) {
+    std::memmove(dst, src, count);
+    return absl::OkStatus();
+  }
+  if (!from->has_value()) return (*to)->allocator.copyin((*to)->buffer, {static_cast<const std::byte*>(src), count});
+  if (!to->has_value()) return (*from)->allocator.copyout({static_cast<std::byte*>(dst), count}, (*from)->buffer);
+  if (absl::StatusOr<CopyReport> copied = Copy(**to, **from); !copied.ok()) return copied.status();
+  return (*to)->allocator.synchronize();
 }
 
 // Calls that give a handle: NULL in it after an error.
