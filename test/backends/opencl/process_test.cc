@@ -32,8 +32,10 @@ struct Result {
   std::string output;
 };
 
-// Runs this program with `mode`, with both of its outputs read, and `environment` added to its own.
-Result RunAgain(const std::string& mode, const std::vector<std::pair<std::string, std::string>>& environment) {
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+// Runs a program with both of its outputs read, and `environment` added to its own.
+Result Run(std::vector<std::string> command, const Environment& environment) {
   int pipe_ends[2];
   REQUIRE(pipe(pipe_ends) == 0);
   std::vector<std::string> variables;
@@ -47,16 +49,16 @@ Result RunAgain(const std::string& mode, const std::vector<std::pair<std::string
   std::vector<char*> env;
   for (std::string& variable : variables) env.push_back(variable.data());
   env.push_back(nullptr);
-  std::string program = "/proc/self/exe";
-  std::string argument = mode;
-  char* argv[] = {program.data(), argument.data(), nullptr};
+  std::vector<char*> argv;
+  for (std::string& word : command) argv.push_back(word.data());
+  argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], 1);
   posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], 2);
   posix_spawn_file_actions_addclose(&actions, pipe_ends[0]);
   pid_t child = 0;
-  const int spawned = posix_spawn(&child, program.c_str(), &actions, nullptr, argv, env.data());
+  const int spawned = posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), env.data());
   posix_spawn_file_actions_destroy(&actions);
   close(pipe_ends[1]);
   REQUIRE(spawned == 0);
@@ -70,6 +72,11 @@ Result RunAgain(const std::string& mode, const std::vector<std::pair<std::string
   REQUIRE(waitpid(child, &status, 0) == child);
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
+}
+
+// This program again.
+Result RunAgain(const std::string& mode, const Environment& environment) {
+  return Run({"/proc/self/exe", mode}, environment);
 }
 
 // As a child: prints why CL is not there, and fails where anything else is wrong with that.
@@ -151,6 +158,28 @@ TEST_CASE("a program ends quietly with buffers left, by return and by exit on an
     }
   }
 }
+
+#ifdef PACKALLOC_COMMAND
+TEST_CASE("packalloc devices lists CL, and replay runs the recorded traces on it under a cache") {
+  if (!HasDevice()) {
+    MESSAGE("left out: no OpenCL device here");
+    return;
+  }
+  const Result devices = Run({PACKALLOC_COMMAND, "devices"}, {});
+  CAPTURE(devices.output);
+  CHECK(devices.status == 0);
+  for (const char* fact : {"CL:0", "platform", "version", "memory", "alignment", "maximum allocation"}) {
+    CAPTURE(fact);
+    CHECK(devices.output.find(fact) != std::string::npos);
+  }
+  const Result replay = Run(
+      {PACKALLOC_COMMAND, "replay", std::string(PACKALLOC_TRACES) + "/mnist_train.csv", "--device", "CL+lru", "--json"},
+      {});
+  CAPTURE(replay.output);
+  CHECK(replay.status == 0);
+  CHECK(replay.output.find("\"hits\":") != std::string::npos);
+}
+#endif
 
 }  // namespace
 }  // namespace packalloc
