@@ -31,7 +31,7 @@ sanitizer_options=(-Dwerror=true -Dbenchmarks=disabled -Doptimization=1 -Ddebug=
 
 stage_build_asan() (
   export CC=clang-14 CXX=clang++-14
-  configure build-asan "${sanitizer_options[@]}" -Db_sanitize=address,undefined -Db_lundef=false
+  configure build-asan "${sanitizer_options[@]}" -Db_sanitize=address,undefined -Db_lundef=false -Dfuzzers=true
   build_in build-asan
 )
 
@@ -39,7 +39,7 @@ stage_asan() (
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
   export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
   export LSAN_OPTIONS="suppressions=$PWD/.ci/lsan.supp:print_suppressions=0"
-  test_in build-asan --timeout-multiplier 3
+  test_in build-asan --timeout-multiplier 10
 )
 
 stage_build_tsan() (
@@ -52,7 +52,7 @@ stage_tsan() (
   export TSAN_OPTIONS="suppressions=$PWD/.ci/tsan.supp:second_deadlock_stack=1"
   fixed=(setarch "$(uname -m)" -R)
   "${fixed[@]}" true 2>/dev/null || fixed=()
-  test_in build-tsan --timeout-multiplier 5 --wrapper="${fixed[*]}"
+  test_in build-tsan --timeout-multiplier 10 --wrapper="${fixed[*]}"
 )
 
 # What is installed is enough to build on: headers, library, pkg-config file.
@@ -74,19 +74,17 @@ stage_model() (
   PACKALLOC_MODEL_STEPS=1000000 build/test/model_test
 )
 
-# Each fuzzer for a short while, from a copy of its corpus.
+# Each fuzzer for a short while, from a copy of its corpus; two at a time.
 stage_fuzz() (
-  CC=clang-14 CXX=clang++-14 configure build-fuzz -Dfuzzers=true -Db_sanitize=address,undefined -Db_lundef=false \
-    -Doptimization=1 -Dbenchmarks=disabled -Dexamples=disabled
-  fuzzers=$(cd test/fuzz/corpus && ls)
-  build_in build-fuzz $(printf 'test/fuzz/fuzz_%s ' $fuzzers)
   inputs=$(mktemp -d)
   trap 'rm -rf "$inputs"' EXIT
-  for fuzzer in $fuzzers; do
-    cp -r "test/fuzz/corpus/$fuzzer" "$inputs/"
-    build-fuzz/test/fuzz/fuzz_"$fuzzer" -max_total_time=20 -print_final_stats=0 -verbosity=0 \
-      -artifact_prefix="build-fuzz/$fuzzer-" "$inputs/$fuzzer" 2>"$inputs/log" || { tail -n 40 "$inputs/log"; exit 1; }
-  done
+  fuzz_one() {
+    build-asan/test/fuzz/fuzz_"$1" -max_total_time=15 -print_final_stats=0 -verbosity=0 \
+      -artifact_prefix="build-asan/$1-" "$2/$1" >"$2/$1.log" 2>&1 || { tail -n 40 "$2/$1.log"; return 1; }
+  }
+  export -f fuzz_one
+  cp -r test/fuzz/corpus/* "$inputs/"
+  (cd test/fuzz/corpus && ls) | xargs -P 2 -I{} bash -c 'fuzz_one {} '"$inputs"
 )
 
 # Lines that no test reaches, in build-coverage/coverage.txt.

@@ -28,6 +28,18 @@ class Episode {
     faults_ = Find<FailingControl>(world_.device);
     lru_ = Find<LruControl>(world_.device);
   }
+  // What a run that found something wrong has left.
+  ~Episode() {
+    Disarm();
+    for (const Live& live : live_) {
+      try {
+        (void)world_.device.free(live.buf, live.buf.nbytes(), live.spec);
+      } catch (...) {  // NOLINT(bugprone-empty-catch)
+      }
+    }
+  }
+  Episode(const Episode&) = delete;
+  Episode& operator=(const Episode&) = delete;
 
   void Do(const Step& step) {
     armed_ = false;
