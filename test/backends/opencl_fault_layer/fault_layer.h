@@ -42,6 +42,8 @@ class FaultLayerControl {
   virtual std::size_t live_objects() const = 0;
   virtual std::size_t live_buffers() const = 0;  // of these, memory objects
   virtual std::string Describe() const = 0;      // what is alive, for messages
+  // Mappings of buffers that were not undone.
+  virtual std::size_t mappings() const = 0;
   // Releases of what was not alive.
   virtual std::size_t bad_releases() const = 0;
 

@@ -74,6 +74,10 @@ class Control final : public FaultLayerControl {
     }
     return out.str();
   }
+  std::size_t mappings() const override {
+    std::lock_guard lock(mu_);
+    return mappings_;
+  }
   std::size_t bad_releases() const override {
     std::lock_guard lock(mu_);
     return bad_releases_;
@@ -126,6 +130,14 @@ class Control final : public FaultLayerControl {
     }
     return true;
   }
+  void Mapped() {
+    std::lock_guard lock(mu_);
+    ++mappings_;
+  }
+  void Unmapped() {
+    std::lock_guard lock(mu_);
+    --mappings_;
+  }
   bool HasRoomFor(std::size_t nbytes) {
     std::lock_guard lock(mu_);
     return nbytes <= capacity_ && used_ <= capacity_ - nbytes;
@@ -150,6 +162,7 @@ class Control final : public FaultLayerControl {
   std::size_t capacity_ = kForEver;
   std::size_t used_ = 0;
   std::map<void*, Object> live_;
+  std::size_t mappings_ = 0;
   std::size_t bad_releases_ = 0;
 };
 
@@ -243,9 +256,15 @@ void WatchAll() {
   WATCH(clEnqueueCopyBuffer);
   WATCH(clEnqueueFillBuffer);
   WATCH(clEnqueueUnmapMemObject);
+  Wrap<& cl_icd_dispatch::clEnqueueUnmapMemObject>::after = [](cl_int code, auto...) {
+    if (code == CL_SUCCESS) TheControl().Unmapped();
+  };
   WATCH(clEnqueueMigrateMemObjects);
   WATCH(clEnqueueBarrierWithWaitList);
   WATCH(clEnqueueMapBuffer);
+  Wrap<& cl_icd_dispatch::clEnqueueMapBuffer>::after = [](void* mapped, auto...) {
+    if (mapped != nullptr) TheControl().Mapped();
+  };
   WATCH(clFlush);
   WATCH(clFinish);
 }
