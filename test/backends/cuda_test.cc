@@ -120,6 +120,32 @@ TEST_CASE("external memory is used where it is, never freed, and nothing else is
   });
 }
 
+TEST_CASE("once free of external memory has returned, the memory is its owner's alone") {
+  UnderEachSchedule(1, [](fake_cuda_schedule) {
+    const Allocator<CudaBuf> cuda = Open();
+    const CudaBuf source = Must(cuda.alloc(4096, {}));
+    Must(cuda.copyin(source, Pattern(4096)));
+    CUcontext context = packalloc::Find<CudaNative>(cuda)->context();
+    REQUIRE(cuCtxPushCurrent(context) == CUDA_SUCCESS);
+    CUdeviceptr mine = 0;
+    REQUIRE(cuMemAlloc(&mine, 4096) == CUDA_SUCCESS);
+    void* host = nullptr;
+    REQUIRE(cuMemHostAlloc(&host, 4096, 0) == CUDA_SUCCESS);
+    const BufferSpec specs[] = {{.external_ptr = mine},
+                                {.host = true, .external_ptr = reinterpret_cast<std::uintptr_t>(host)}};
+    for (const BufferSpec& spec : specs) {
+      const CudaBuf wrapped = Must(cuda.alloc(4096, spec));
+      Must(cuda.transfer(wrapped, source, 4096));
+      Must(cuda.free(wrapped, 4096, spec));
+    }
+    CHECK(std::memcmp(host, Pattern(4096).data(), 4096) == 0);
+    CHECK(cuMemFree(mine) == CUDA_SUCCESS);  // with work pending on it the fake would complain
+    CHECK(cuMemFreeHost(host) == CUDA_SUCCESS);
+    REQUIRE(cuCtxPopCurrent(&context) == CUDA_SUCCESS);
+    Must(cuda.free(source, 4096, {}));
+  });
+}
+
 TEST_CASE("the caller's current context stays, on every thread, also on errors") {
   UnderEachSchedule(2, [](fake_cuda_schedule) {
     CUcontext mine = nullptr;

@@ -10,7 +10,8 @@ fail() {
   failed=1
 }
 
-needed=$(ldd "$gpu_test" | awk '{print $1}' | grep -vE '^(linux-vdso|/.*ld-linux|lib(c|m|dl|rt|pthread|asan|tsan|ubsan)\.so)')
+needed=$(readelf -d "$gpu_test" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+  grep -vE '^(ld-linux.*|lib(c|m|dl|rt|pthread|asan|tsan|ubsan))\.so')
 [ -z "$needed" ] || fail "it needs libraries that another machine may lack: $needed"
 
 PACKALLOC_LIBCUDA=/nonexistent/libcuda.so.1 "$gpu_test" >/dev/null
