@@ -161,7 +161,7 @@ class HandleTable {
            (state & (kLive | kClosed)) == kLive;
   }
   static std::uint32_t ChunkOf(std::uint32_t index) {
-    return static_cast<std::uint32_t>(std::bit_width(index / kFirstChunk + 1)) - 1;
+    return static_cast<std::uint32_t>(std::bit_width((index / kFirstChunk + 1) / 2));
   }
 
   absl::Status Gone() const {

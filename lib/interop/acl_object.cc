@@ -217,44 +217,41 @@ void* AclObject::Take(std::size_t nbytes, void* advised) {
   return block;
 }
 
-void AclObject::Return(void* block) {
-  const std::uint64_t number = NumberOf(block);
-  void* address = GetAddrFromBlock(block);
+// Takes a live block out; an empty node for what is none.
+AclObject::Node AclObject::TakeLive(void* block) {
+  const auto key = reinterpret_cast<std::uintptr_t>(GetAddrFromBlock(block));
   Node node;
-  bool too_many = false;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = live_.find(reinterpret_cast<std::uintptr_t>(address));
-    if (found != live_.end() && found->second.number == number) {
-      node = live_.extract(found);
-      ++stats_.frees;
-      stats_.live_bytes -= node.mapped().capacity;
-      --stats_.live_blocks;
-    }
-    if (!node.empty() && !options_.free_at_once) {
-      Keep(std::move(node));
-      too_many = stats_.kept_bytes > options_.max_kept_bytes;
-    } else if (node.empty()) {
-      address = nullptr;
-    }
-  }
-  if (address == nullptr) {
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(key);
+  if (found == live_.end() || found->second.number != NumberOf(block)) return node;
+  node = live_.extract(found);
+  ++stats_.frees;
+  stats_.live_bytes -= node.mapped().capacity;
+  --stats_.live_blocks;
+  return node;
+}
+
+void AclObject::Return(void* block) {
+  Node node = TakeLive(block);
+  if (node.empty()) {
     Failed(absl::InvalidArgumentError("free of what is no live block of this allocator"),
            &AclExportStats::failed_frees);
     return;
   }
-  Blocks().Close(number).IgnoreError();
+  Blocks().Close(NumberOf(block)).IgnoreError();
   if (options_.free_at_once) {
-    absl::Status freed = FreeBuffer(node.mapped());
+    const absl::Status freed = FreeBuffer(node.mapped());
     if (freed.ok()) return;
     Failed(freed, &AclExportStats::failed_frees);
     KeepOrFree(std::move(node));  // to be tried again
-  } else if (too_many) {
-    Caught([this] {
-      GaveBackIdle();
-      return absl::OkStatus();
-    }).IgnoreError();
+    return;
   }
+  KeepOrFree(std::move(node));
+  if (stats().kept_bytes <= options_.max_kept_bytes) return;
+  Caught([this] {
+    GaveBackIdle();
+    return absl::OkStatus();
+  }).IgnoreError();
 }
 
 absl::Status AclObject::GiveBack(const std::function<absl::Status()>& done) {

@@ -92,6 +92,7 @@ class AclObject : public std::enable_shared_from_this<AclObject> {
   void* Take(std::size_t nbytes, void* advised);
   void Return(void* block);
   Node TakeKept(std::size_t nbytes, void* advised);
+  Node TakeLive(void* block);
   absl::StatusOr<Node> Fresh(std::size_t nbytes);
   absl::Status FreeBuffer(const Held& held) noexcept;
   void Keep(Node node);  // under the mutex

@@ -77,40 +77,40 @@ enum {
 /* NULL where memory ran out. The caller destroys it. */
 PACKALLOC_ACL_API aclrtAllocatorDesc aclrtAllocatorCreateDesc(void);
 /* Streams with which it was registered keep what they copied of it. */
-PACKALLOC_ACL_API aclError aclrtAllocatorDestroyDesc(aclrtAllocatorDesc allocatorDesc);
+PACKALLOC_ACL_API aclError aclrtAllocatorDestroyDesc(aclrtAllocatorDesc allocator_desc);
 
 /* The object that the functions get, and the functions. NULL is an error. */
-PACKALLOC_ACL_API aclError aclrtAllocatorSetObjToDesc(aclrtAllocatorDesc allocatorDesc, aclrtAllocator allocator);
-PACKALLOC_ACL_API aclError aclrtAllocatorSetAllocFuncToDesc(aclrtAllocatorDesc allocatorDesc,
+PACKALLOC_ACL_API aclError aclrtAllocatorSetObjToDesc(aclrtAllocatorDesc allocator_desc, aclrtAllocator allocator);
+PACKALLOC_ACL_API aclError aclrtAllocatorSetAllocFuncToDesc(aclrtAllocatorDesc allocator_desc,
                                                             aclrtAllocatorAllocFunc func);
-PACKALLOC_ACL_API aclError aclrtAllocatorSetAllocAdviseFuncToDesc(aclrtAllocatorDesc allocatorDesc,
+PACKALLOC_ACL_API aclError aclrtAllocatorSetAllocAdviseFuncToDesc(aclrtAllocatorDesc allocator_desc,
                                                                   aclrtAllocatorAllocAdviseFunc func);
-PACKALLOC_ACL_API aclError aclrtAllocatorSetFreeFuncToDesc(aclrtAllocatorDesc allocatorDesc,
+PACKALLOC_ACL_API aclError aclrtAllocatorSetFreeFuncToDesc(aclrtAllocatorDesc allocator_desc,
                                                            aclrtAllocatorFreeFunc func);
-PACKALLOC_ACL_API aclError aclrtAllocatorSetGetAddrFromBlockFuncToDesc(aclrtAllocatorDesc allocatorDesc,
+PACKALLOC_ACL_API aclError aclrtAllocatorSetGetAddrFromBlockFuncToDesc(aclrtAllocatorDesc allocator_desc,
                                                                        aclrtAllocatorGetAddrFromBlockFunc func);
 
 /* Copies the descriptor: the stream's allocator from now on, in the place of the one before. Needs the object and the
  * functions but for the advice. Any stream but NULL, also one that nobody created here. The object must live until the
  * stream is unregistered. */
-PACKALLOC_ACL_API aclError aclrtAllocatorRegister(aclrtStream stream, aclrtAllocatorDesc allocatorDesc);
+PACKALLOC_ACL_API aclError aclrtAllocatorRegister(aclrtStream stream, aclrtAllocatorDesc allocator_desc);
 /* A stream without an allocator is a success. */
 PACKALLOC_ACL_API aclError aclrtAllocatorUnregister(aclrtStream stream);
 /* What is registered; an error for a stream without an allocator. All outputs but the descriptor may be NULL. The
  * descriptor may have been destroyed since: it only tells registrations apart. */
-PACKALLOC_ACL_API aclError aclrtAllocatorGetByStream(aclrtStream stream, aclrtAllocatorDesc* allocatorDesc,
-                                                     aclrtAllocator* allocator, aclrtAllocatorAllocFunc* allocFunc,
-                                                     aclrtAllocatorFreeFunc* freeFunc,
-                                                     aclrtAllocatorAllocAdviseFunc* allocAdviseFunc,
-                                                     aclrtAllocatorGetAddrFromBlockFunc* getAddrFromBlockFunc);
+PACKALLOC_ACL_API aclError aclrtAllocatorGetByStream(aclrtStream stream, aclrtAllocatorDesc* allocator_desc,
+                                                     aclrtAllocator* allocator, aclrtAllocatorAllocFunc* alloc_func,
+                                                     aclrtAllocatorFreeFunc* free_func,
+                                                     aclrtAllocatorAllocAdviseFunc* alloc_advise_func,
+                                                     aclrtAllocatorGetAddrFromBlockFunc* get_addr_from_block_func);
 
 /* Waits for the device of a stream that was created or adopted here. */
 PACKALLOC_ACL_API aclError aclrtSynchronizeStream(aclrtStream stream);
 
 /* Copies `count` bytes, done on return. Device addresses are those in live blocks of packalloc_acl_create_allocator, on
  * whichever device (where addresses are handles, a block's own address only); others are ACL_ERROR_INVALID_PARAM, as
- * are more bytes than `destMax` or than the block has. */
-PACKALLOC_ACL_API aclError aclrtMemcpy(void* dst, size_t destMax, const void* src, size_t count, aclrtMemcpyKind kind);
+ * are more bytes than `dest_max` or than the block has. */
+PACKALLOC_ACL_API aclError aclrtMemcpy(void* dst, size_t dest_max, const void* src, size_t count, aclrtMemcpyKind kind);
 
 #endif /* no headers of CANN */
 

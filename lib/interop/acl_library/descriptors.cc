@@ -30,13 +30,13 @@ Registry& GetRegistry() {
 }
 
 absl::Status UnknownDesc() {
-  return absl::InvalidArgumentError("the allocatorDesc is none, or was destroyed: aclrtAllocatorCreateDesc makes one");
+  return absl::InvalidArgumentError("the allocator_desc is none, or was destroyed: aclrtAllocatorCreateDesc makes one");
 }
 
 template <typename T>
 aclError Set(aclrtAllocatorDesc desc, T AclCallbacks::*member, T value, const char* name) {
   return AclCall([&]() -> absl::Status {
-    if (desc == nullptr) return NullParameter("allocatorDesc");
+    if (desc == nullptr) return NullParameter("allocator_desc");
     if (value == nullptr) return NullParameter(name);
     Registry& registry = GetRegistry();
     const std::lock_guard lock(registry.mutex);
@@ -49,7 +49,7 @@ aclError Set(aclrtAllocatorDesc desc, T AclCallbacks::*member, T value, const ch
 
 absl::Status Register(aclrtStream stream, aclrtAllocatorDesc desc) {
   if (stream == nullptr) return NullParameter("stream");
-  if (desc == nullptr) return NullParameter("allocatorDesc");
+  if (desc == nullptr) return NullParameter("allocator_desc");
   Registry& registry = GetRegistry();
   const std::lock_guard lock(registry.mutex);
   const auto found = registry.descs.find(desc);
@@ -61,7 +61,7 @@ absl::Status Register(aclrtStream stream, aclrtAllocatorDesc desc) {
                         : callbacks.get_addr_from_block == nullptr ? "get_addr_from_block function"
                                                                    : nullptr;
   if (missing != nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("the allocatorDesc has no ", missing, " set"));
+    return absl::InvalidArgumentError(absl::StrCat("the allocator_desc has no ", missing, " set"));
   }
   registry.streams[stream] = {desc, callbacks};
   return absl::OkStatus();
@@ -91,37 +91,37 @@ aclrtAllocatorDesc aclrtAllocatorCreateDesc(void) {
   return desc;
 }
 
-aclError aclrtAllocatorDestroyDesc(aclrtAllocatorDesc allocatorDesc) {
+aclError aclrtAllocatorDestroyDesc(aclrtAllocatorDesc allocator_desc) {
   return AclCall([&]() -> absl::Status {
-    if (allocatorDesc == nullptr) return NullParameter("allocatorDesc");
+    if (allocator_desc == nullptr) return NullParameter("allocator_desc");
     const std::lock_guard lock(GetRegistry().mutex);
-    return GetRegistry().descs.erase(allocatorDesc) == 1 ? absl::OkStatus() : packalloc::UnknownDesc();
+    return GetRegistry().descs.erase(allocator_desc) == 1 ? absl::OkStatus() : packalloc::UnknownDesc();
   });
 }
 
-aclError aclrtAllocatorSetObjToDesc(aclrtAllocatorDesc allocatorDesc, aclrtAllocator allocator) {
-  return Set(allocatorDesc, &AclCallbacks::object, allocator, "allocator");
+aclError aclrtAllocatorSetObjToDesc(aclrtAllocatorDesc allocator_desc, aclrtAllocator allocator) {
+  return Set(allocator_desc, &AclCallbacks::object, allocator, "allocator");
 }
 
-aclError aclrtAllocatorSetAllocFuncToDesc(aclrtAllocatorDesc allocatorDesc, aclrtAllocatorAllocFunc func) {
-  return Set(allocatorDesc, &AclCallbacks::alloc, func, "func");
+aclError aclrtAllocatorSetAllocFuncToDesc(aclrtAllocatorDesc allocator_desc, aclrtAllocatorAllocFunc func) {
+  return Set(allocator_desc, &AclCallbacks::alloc, func, "func");
 }
 
-aclError aclrtAllocatorSetAllocAdviseFuncToDesc(aclrtAllocatorDesc allocatorDesc, aclrtAllocatorAllocAdviseFunc func) {
-  return Set(allocatorDesc, &AclCallbacks::alloc_advise, func, "func");
+aclError aclrtAllocatorSetAllocAdviseFuncToDesc(aclrtAllocatorDesc allocator_desc, aclrtAllocatorAllocAdviseFunc func) {
+  return Set(allocator_desc, &AclCallbacks::alloc_advise, func, "func");
 }
 
-aclError aclrtAllocatorSetFreeFuncToDesc(aclrtAllocatorDesc allocatorDesc, aclrtAllocatorFreeFunc func) {
-  return Set(allocatorDesc, &AclCallbacks::free, func, "func");
+aclError aclrtAllocatorSetFreeFuncToDesc(aclrtAllocatorDesc allocator_desc, aclrtAllocatorFreeFunc func) {
+  return Set(allocator_desc, &AclCallbacks::free, func, "func");
 }
 
-aclError aclrtAllocatorSetGetAddrFromBlockFuncToDesc(aclrtAllocatorDesc allocatorDesc,
+aclError aclrtAllocatorSetGetAddrFromBlockFuncToDesc(aclrtAllocatorDesc allocator_desc,
                                                      aclrtAllocatorGetAddrFromBlockFunc func) {
-  return Set(allocatorDesc, &AclCallbacks::get_addr_from_block, func, "func");
+  return Set(allocator_desc, &AclCallbacks::get_addr_from_block, func, "func");
 }
 
-aclError aclrtAllocatorRegister(aclrtStream stream, aclrtAllocatorDesc allocatorDesc) {
-  return AclCall([&] { return packalloc::Register(stream, allocatorDesc); });
+aclError aclrtAllocatorRegister(aclrtStream stream, aclrtAllocatorDesc allocator_desc) {
+  return AclCall([&] { return packalloc::Register(stream, allocator_desc); });
 }
 
 aclError aclrtAllocatorUnregister(aclrtStream stream) {
@@ -133,12 +133,12 @@ aclError aclrtAllocatorUnregister(aclrtStream stream) {
   });
 }
 
-aclError aclrtAllocatorGetByStream(aclrtStream stream, aclrtAllocatorDesc* allocatorDesc, aclrtAllocator* allocator,
-                                   aclrtAllocatorAllocFunc* allocFunc, aclrtAllocatorFreeFunc* freeFunc,
-                                   aclrtAllocatorAllocAdviseFunc* allocAdviseFunc,
-                                   aclrtAllocatorGetAddrFromBlockFunc* getAddrFromBlockFunc) {
+aclError aclrtAllocatorGetByStream(aclrtStream stream, aclrtAllocatorDesc* allocator_desc, aclrtAllocator* allocator,
+                                   aclrtAllocatorAllocFunc* alloc_func, aclrtAllocatorFreeFunc* free_func,
+                                   aclrtAllocatorAllocAdviseFunc* alloc_advise_func,
+                                   aclrtAllocatorGetAddrFromBlockFunc* get_addr_from_block_func) {
   return AclCall([&]() -> absl::Status {
-    if (allocatorDesc == nullptr) return NullParameter("allocatorDesc");
+    if (allocator_desc == nullptr) return NullParameter("allocator_desc");
     if (stream == nullptr) return NullParameter("stream");
     const std::lock_guard lock(GetRegistry().mutex);
     const auto found = GetRegistry().streams.find(stream);
@@ -146,12 +146,12 @@ aclError aclrtAllocatorGetByStream(aclrtStream stream, aclrtAllocatorDesc* alloc
       return absl::InvalidArgumentError("no allocator is registered with the stream");
     }
     const AclCallbacks& callbacks = found->second.callbacks;
-    *allocatorDesc = found->second.desc;
+    *allocator_desc = found->second.desc;
     if (allocator != nullptr) *allocator = callbacks.object;
-    if (allocFunc != nullptr) *allocFunc = callbacks.alloc;
-    if (freeFunc != nullptr) *freeFunc = callbacks.free;
-    if (allocAdviseFunc != nullptr) *allocAdviseFunc = callbacks.alloc_advise;
-    if (getAddrFromBlockFunc != nullptr) *getAddrFromBlockFunc = callbacks.get_addr_from_block;
+    if (alloc_func != nullptr) *alloc_func = callbacks.alloc;
+    if (free_func != nullptr) *free_func = callbacks.free;
+    if (alloc_advise_func != nullptr) *alloc_advise_func = callbacks.alloc_advise;
+    if (get_addr_from_block_func != nullptr) *get_addr_from_block_func = callbacks.get_addr_from_block;
     return absl::OkStatus();
   });
 }

@@ -232,8 +232,8 @@ aclError aclrtSynchronizeStream(aclrtStream stream) {
   });
 }
 
-aclError aclrtMemcpy(void* dst, size_t destMax, const void* src, size_t count, aclrtMemcpyKind kind) {
-  return AclCall([&] { return packalloc::Memcpy(dst, destMax, src, count, kind); });
+aclError aclrtMemcpy(void* dst, size_t dest_max, const void* src, size_t count, aclrtMemcpyKind kind) {
+  return AclCall([&] { return packalloc::Memcpy(dst, dest_max, src, count, kind); });
 }
 
 aclError packalloc_acl_create_stream(const char* device, aclrtStream* stream) {
