@@ -177,6 +177,39 @@ TEST_CASE("unregistered first, synchronised next, then the memory goes back, wha
   CHECK(e.mock->misuses().empty());
 }
 
+TEST_CASE("while the stream is being synchronised for the end nothing is given out, and nothing goes back early") {
+  Exported e;
+  void* held = e.Alloc(100);
+  e.Free(e.Alloc(200));
+  int calls = 0;
+  e.acl.on_synchronize = [&] {
+    ++calls;
+    CHECK(e.Alloc(200) == nullptr);  // one is kept
+    CHECK(e.Alloc(300) == nullptr);
+    e.Free(held);
+    CHECK(e.registration->stats().kept_blocks == 2);
+    CHECK(e.mock->live_blocks() == 2);
+  };
+  CHECK(e.registration->Unregister().ok());
+  CHECK(calls == 1);
+  CHECK(e.mock->live_blocks() == 0);
+  CHECK(e.mock->misuses().empty());
+}
+
+TEST_CASE("what Trim could not give back when the allocator ended meanwhile goes back all the same") {
+  Exported e;
+  e.Free(e.Alloc(200));
+  bool inside = false;
+  e.acl.on_synchronize = [&] {
+    if (std::exchange(inside, true)) return;
+    CHECK(e.registration->Unregister().ok());
+    e.acl.faults["SynchronizeStream"] = 507899;  // of Trim
+  };
+  CHECK_FALSE(e.registration->Trim().ok());
+  CHECK(e.mock->live_blocks() == 0);
+  e.acl.faults.clear();
+}
+
 TEST_CASE("where the runtime refuses, nothing is given back, and it can be tried again") {
   for (const char* function : {"Unregister", "SynchronizeStream"}) {
     CAPTURE(function);

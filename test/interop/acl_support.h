@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -73,6 +74,7 @@ class FakeAcl {
     };
     acl.aclrtAllocatorGetByStream = &aclrtAllocatorGetByStream;
     acl.aclrtSynchronizeStream = [](void* stream) {
+      if (current_->on_synchronize) current_->on_synchronize();
       const int fault = Fault("SynchronizeStream");
       return fault != 0 ? fault : aclrtSynchronizeStream(stream);
     };
@@ -89,7 +91,8 @@ class FakeAcl {
 
   // By the names above: the aclError that the function answers, without doing anything.
   std::map<std::string, int> faults;
-  bool busy = true;  // what aclrtStreamQuery says
+  bool busy = true;                      // what aclrtStreamQuery says
+  std::function<void()> on_synchronize;  // runs at the start of aclrtSynchronizeStream
 
   std::vector<std::string> TakeLog() {
     const std::lock_guard lock(mutex_);
