@@ -8,8 +8,8 @@ test_packages=(libbenchmark-dev oclgrind libdlpack-dev python3-torch)  # of test
 cuda_wheel='nvidia-cuda-runtime==13.0.*'  # holds cuda.h, for where no toolkit is installed
 numpy_wheel='numpy>=2.1'                   # versioned DLPack, which Debian's has not
 # TVM-FFI with headers and library, each release in a folder of its own: the one in which libtvm_ffi.so makes its objects
-# with the allocator that is set (yanked, but there when asked for by name), and the newest.
-declare -A tvm_ffi_wheels=([.venv/tvm_ffi-0.1.13]='apache-tvm-ffi==0.1.13' [.venv/tvm_ffi-newest]='apache-tvm-ffi')
+# with the allocator that is set (yanked, but there when asked for by number), and the newest of the ABI that is known.
+declare -A tvm_ffi_wheels=([.venv/tvm_ffi-0.1.13]='apache-tvm-ffi==0.1.13' [.venv/tvm_ffi-newest]='apache-tvm-ffi<0.2')
 untried=build/.optional-missing           # what could not be had last time, so that the next run does not wait for it
 
 say() { printf -- '-- %s\n' "$*"; }
