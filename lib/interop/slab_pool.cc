@@ -45,7 +45,7 @@ BufferSpec WithAlignment(BufferSpec spec, std::size_t alignment) {
 SlabPool::SlabPool(void* owner, PackedAllocator memory, const BufferSpec& spec)
     : owner_(owner), memory_(std::move(memory)), slab_spec_(WithAlignment(spec, kSlabBytes)) {}
 
-absl::StatusOr<SlabPool::Slab*> SlabPool::NewSlab(std::size_t block_class) const {
+absl::StatusOr<SlabPool::Slab*> SlabPool::NewSlab(std::size_t block_class) {
   absl::StatusOr<AnyBuf> buf = memory_.alloc(kSlabBytes, slab_spec_);
   if (!buf.ok()) return buf.status();
   absl::Status problem;
@@ -68,14 +68,14 @@ absl::StatusOr<SlabPool::Slab*> SlabPool::NewSlab(std::size_t block_class) const
                                .memory = *std::move(buf)};
     }
   } catch (...) {
-    memory_.free(*buf, kSlabBytes, slab_spec_).IgnoreError();
+    Release(*buf, kSlabBytes, slab_spec_).IgnoreError();  // counted
     throw;
   }
-  memory_.free(*buf, kSlabBytes, slab_spec_).IgnoreError();
+  Release(*buf, kSlabBytes, slab_spec_).IgnoreError();
   return problem;
 }
 
-absl::Status SlabPool::Check() const {
+absl::Status SlabPool::Check() {
   if (!memory_.supports_host_ptr()) {
     return absl::FailedPreconditionError(
         absl::StrCat(memory_.name(), " has no host_ptr; objects need memory that the CPU can reach"));
@@ -84,7 +84,7 @@ absl::Status SlabPool::Check() const {
   if (!slab.ok()) return slab.status();
   const AnyBuf memory = std::move((*slab)->memory);
   (*slab)->~Slab();
-  return memory_.free(memory, kSlabBytes, slab_spec_);
+  return Release(memory, kSlabBytes, slab_spec_);
 }
 
 void SlabPool::LinkLocked(Class& of, Slab* slab) {

@@ -100,7 +100,7 @@ class SlabPool {
 
   // Whether the allocator can give a slab at all: its error, FAILED_PRECONDITION where the CPU cannot reach the memory,
   // INTERNAL where it is not aligned.
-  absl::Status Check() const;
+  absl::Status Check();
 
   // Up to `count` blocks, from slabs that there are.
   BlockList Take(std::size_t block_class, std::uint32_t count);
@@ -138,7 +138,7 @@ class SlabPool {
   static const SlabHead* SlabOf(const void* inside) {
     return reinterpret_cast<const SlabHead*>(reinterpret_cast<std::uintptr_t>(inside) & ~(kSlabBytes - 1));
   }
-  absl::StatusOr<Slab*> NewSlab(std::size_t block_class) const;
+  absl::StatusOr<Slab*> NewSlab(std::size_t block_class);
   BlockList TakeLocked(std::size_t block_class, std::uint32_t count);
   void LinkLocked(Class& of, Slab* slab);
   void UnlinkLocked(Class& of, Slab* slab);

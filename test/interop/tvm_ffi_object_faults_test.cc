@@ -198,6 +198,13 @@ TEST_CASE("memory that the allocator does not take back is counted, and Trim say
   CHECK(objects->stats().failed_releases == 2);
   CHECK(objects->stats().slabs == 0);
   CHECK(objects->Trim().ok());
+  for (const std::size_t size : {48, 100000}) {  // memory that was of no use, and is not taken back either
+    mock->FailNth(Member::kHostPtr, 1, absl::FailedPreconditionError("gone"));
+    mock->ThrowNth(Member::kFree, 1, std::make_exception_ptr(std::runtime_error("thrown")));
+    Drop(FakeTvmFfiMake(size, 8, kNode));
+  }
+  CHECK(objects->stats().failed_releases == 4);
+  CHECK(mock->live_blocks() == 4);
   CHECK(objects->Uninstall().ok());
 }
 
