@@ -1,6 +1,7 @@
 // Objects of TVM-FFI where memory runs out, the allocator fails, throws, or makes objects itself.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -81,7 +82,7 @@ TEST_CASE("where the allocator has no memory, or throws, objects come from mallo
   }
 }
 
-TEST_CASE("memory that the CPU cannot reach, or that is misaligned, is no memory") {
+TEST_CASE("memory that the CPU cannot reach is no memory") {
   Installed s;
   s.mock->FailAll(Member::kHostPtr, absl::FailedPreconditionError("gone"));
   for (const std::size_t size : kSizes) Drop(FakeTvmFfiMake(size, 8, kNode));
@@ -92,6 +93,30 @@ TEST_CASE("memory that the CPU cannot reach, or that is misaligned, is no memory
   for (const std::size_t size : kSizes) Drop(FakeTvmFfiMake(size, 8, kNode));
   CHECK(s.objects.stats().malloc_allocations == 6);
   CHECK(s.mock->live_blocks() == 0);
+}
+
+TEST_CASE("memory that is not as aligned as asked is no memory") {
+  Allocator<CpuBuf> record = CpuAllocator();
+  bool shifted = false;
+  record.host_ptr = [inner = record.host_ptr, &shifted](const CpuBuf& buf) -> absl::StatusOr<std::byte*> {
+    absl::StatusOr<std::byte*> begin = inner(buf);
+    if (begin.ok() && shifted) *begin += 16;
+    return begin;
+  };
+  const absl::StatusOr<TvmFfiObjectAllocator> objects = InstallTvmFfiObjectAllocator(*Pack(record));
+  REQUIRE(objects.ok());
+  shifted = true;
+  std::vector<void*> made;
+  for (const std::size_t size : kSizes) made.push_back(FakeTvmFfiMake(size, 64, kNode));
+  made.push_back(FakeTvmFfiMake(48, 8, kNode));
+  shifted = false;
+  for (void* object : made) {
+    REQUIRE(object != nullptr);
+    Drop(object);
+  }
+  CHECK(objects->stats().malloc_allocations == made.size());
+  CHECK(objects->stats().failed_releases == 0);
+  CHECK(objects->Uninstall().ok());
 }
 
 TEST_CASE("without the fallback: NULL, with the error raised; raising it makes an object, which malloc serves") {
@@ -152,31 +177,44 @@ TEST_CASE("alignments that are none are refused, and the error is raised") {
 
 TEST_CASE("an allocator that makes and drops objects itself") {
   Installed s;
+  std::vector<void*> outside;
   std::vector<void*> inside;
-  bool nested = false;
+  int depth = 0;
+  int deepest = 0;
   const auto make_and_drop = [&]() -> absl::Status {
-    if (nested) return absl::OkStatus();  // or the mock's own calls would go on for ever: not what is tested
-    nested = true;
+    deepest = std::max(deepest, depth);
+    if (depth > 0) return absl::InternalError("asked for memory while it is asked for memory");
+    ++depth;
     for (int i = 0; i < 100; ++i) inside.push_back(FakeTvmFfiMake(48, 8, kNode));
     inside.push_back(FakeTvmFfiMake(100000, 8, kNode));
+    for (int i = 0; i < 10 && !outside.empty(); ++i) {  // of those that are not made here
+      Drop(outside.back());
+      outside.pop_back();
+    }
     while (inside.size() > 30) {
       Drop(inside.back());
       inside.pop_back();
     }
-    nested = false;
+    --depth;
     return absl::OkStatus();
   };
   s.mock->OnCall(Member::kAlloc, make_and_drop);
   s.mock->OnCall(Member::kFree, make_and_drop);
-  std::vector<void*> objects;
-  for (int i = 0; i < 5000; ++i) objects.push_back(FakeTvmFfiMake(48, 8, kNode));
-  for (int i = 0; i < 10; ++i) Drop(FakeTvmFfiMake(100000, 8, kNode));
-  for (void* object : objects) {
+  for (int i = 0; i < 5000; ++i) {
+    void* object = FakeTvmFfiMake(48, 8, kNode);
     REQUIRE(object != nullptr);
+    outside.push_back(object);
+  }
+  for (int i = 0; i < 10; ++i) Drop(FakeTvmFfiMake(100000, 8, kNode));
+  while (!outside.empty()) {
+    void* object = outside.back();
+    outside.pop_back();
     Drop(object);
   }
   CHECK(s.objects.Trim().ok());
+  CHECK(deepest == 0);
   CHECK(s.objects.stats().malloc_allocations > 0);  // those in the middle of an allocation
+  CHECK(s.objects.stats().failed_releases == 0);
   s.mock->OnCall(Member::kAlloc, [] { return absl::OkStatus(); });
   s.mock->OnCall(Member::kFree, [] { return absl::OkStatus(); });
   for (void* object : inside) Drop(object);

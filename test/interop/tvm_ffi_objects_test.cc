@@ -310,6 +310,7 @@ TEST_CASE("a forked child makes and drops objects while the parent's threads do"
       while (!stop) {
         for (std::size_t i = 0; i < 500; ++i) objects.push_back(FakeTvmFfiMake(24 + i, 8, kNode));
         DropAll(objects);
+        for (int i = 0; i < 100; ++i) installed->Trim().IgnoreError();
       }
     });
   }
@@ -326,6 +327,7 @@ TEST_CASE("a forked child makes and drops objects while the parent's threads do"
         void* object = FakeTvmFfiMake(n, 8, kNode);
         ok = ok && object != nullptr && TVMFFIObjectDecRef(object) == 0;
       }
+      ok = ok && installed->Trim().ok();
       _exit(ok ? 0 : 1);
     }
     int status = 0;
