@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,6 +40,7 @@ struct Prefix {
 };
 static_assert(sizeof(Prefix) == 16 && alignof(std::max_align_t) == 16, "a block is as aligned as its body");
 
+constexpr std::size_t kMostBytes = std::numeric_limits<std::ptrdiff_t>::max();
 constexpr std::size_t kLargestSmallBody = kLargestBlock - sizeof(Prefix);
 
 // Before the Prefix of an object with an allocation of its own.
@@ -238,7 +240,8 @@ std::byte* ObjectAllocator::FromMemory(std::size_t nbytes, std::size_t alignment
   alignment = std::max(alignment, alignof(std::max_align_t));
   const std::size_t offset = *RoundUp(sizeof(SeparateBlock) + sizeof(Prefix), alignment);
   const std::optional<std::size_t> nbytes = CheckedAdd(offset, size);
-  if (!nbytes) return Fail("MemoryError", "more than there are addresses", size, alignment, type_index);
+  if (!nbytes || *nbytes > kMostBytes)
+    return Fail("MemoryError", "more than there are addresses", size, alignment, type_index);
 
   AnyBuf buf;
   bool from_malloc = false;

@@ -1,7 +1,6 @@
-#include <atomic>
 #include <memory>
+#include <string>
 #include <string_view>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "lib/interop/object_allocator.h"
@@ -14,12 +13,11 @@ namespace packalloc {
 
 namespace internal {
 
-// Lives as long as the process.
 struct InstalledTvmFfiObjects {
   TvmFfiObjectFunctions library;
-  ObjectAllocator* allocator;
+  ObjectAllocator* allocator;  // lives as long as the process
   tvm_ffi_abi::CustomAllocator* previous;
-  std::atomic<bool> installed{true};
+  bool installed = true;
 };
 
 }  // namespace internal
@@ -44,11 +42,10 @@ absl::StatusOr<TvmFfiObjectAllocator> InstallTvmFfiObjectAllocator(const PackedA
       internal::ObjectAllocator::Make(packed, options, library->ErrorSetRaisedFromCStr);
   if (!allocator.ok()) return allocator.status();
   KeepLibraryLoaded();
-  auto installed = std::unique_ptr<internal::InstalledTvmFfiObjects>(
-      new internal::InstalledTvmFfiObjects{*library, *allocator, library->GetCustomAllocator()});
-  if (absl::Status set = Set(*library, (*allocator)->entry()); !set.ok()) return set;
   TvmFfiObjectAllocator handle;
-  handle.installed_ = installed.release();
+  handle.installed_ = std::make_shared<internal::InstalledTvmFfiObjects>(
+      internal::InstalledTvmFfiObjects{*library, *allocator, library->GetCustomAllocator()});
+  if (absl::Status set = Set(*library, (*allocator)->entry()); !set.ok()) return set;
   return handle;
 }
 
@@ -99,7 +96,7 @@ absl::Status TvmFfiObjectAllocator::Trim() const {
 
 absl::Status TvmFfiObjectAllocator::Uninstall() const {
   if (installed_ == nullptr) return Empty();
-  if (!installed_->installed.load()) {
+  if (!installed_->installed) {
     return absl::FailedPreconditionError("the allocator of TVM-FFI's objects is uninstalled already");
   }
   if (installed_->library.GetCustomAllocator() != installed_->allocator->entry()) {
@@ -107,7 +104,7 @@ absl::Status TvmFfiObjectAllocator::Uninstall() const {
         "another allocator of TVM-FFI's objects has been installed since; it goes before this one");
   }
   if (absl::Status set = Set(installed_->library, installed_->previous); !set.ok()) return set;
-  installed_->installed.store(false);
+  installed_->installed = false;
   return absl::OkStatus();
 }
 

@@ -106,7 +106,7 @@ class TvmFfiObjectAllocator {
  private:
   friend absl::StatusOr<TvmFfiObjectAllocator> InstallTvmFfiObjectAllocator(const PackedAllocator&,
                                                                             const TvmFfiObjectOptions&);
-  internal::InstalledTvmFfiObjects* installed_ = nullptr;
+  std::shared_ptr<internal::InstalledTvmFfiObjects> installed_;
 };
 
 // Objects of TVM-FFI from `packed`, for the whole process. Small ones (up to 4080 bytes) from slabs of 64 KiB by size
