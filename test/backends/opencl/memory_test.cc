@@ -206,7 +206,11 @@ TEST_CASE("free takes only what alloc of this record gave, once") {
   const OpenClBuf buf = *cl.alloc(4096, {});
   CHECK(absl::IsInvalidArgument(cl.free(buf, 0, {})));
   CHECK(absl::IsInvalidArgument(cl.free(buf, 8192, {})));
-  CHECK(absl::IsInvalidArgument(cl.free(*cl.offset(buf, 16, 16), 16, {})));
+  for (const std::size_t nbytes : {16, 4096}) {
+    const absl::Status of_view = cl.free(*cl.offset(buf, 16, 16), nbytes, {});
+    CHECK(absl::IsInvalidArgument(of_view));
+    CHECK(Mentions(of_view, "view"));
+  }
   CHECK(absl::IsInvalidArgument(other.free(buf, 4096, {})));
   CHECK(absl::IsInvalidArgument(other.copyin(buf, Pattern(10))));
   CHECK(cl.free(buf, 4096, {}).ok());
