@@ -9,7 +9,7 @@
 
 namespace packalloc::internal {
 
-// At the beginning of its own memory.
+// At the beginning of its own memory. NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): see below
 struct SlabPool::Slab {
   SlabHead head;
   std::size_t block_class;

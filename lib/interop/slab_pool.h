@@ -136,7 +136,8 @@ class SlabPool {
   };
 
   static const SlabHead* SlabOf(const void* inside) {
-    return reinterpret_cast<const SlabHead*>(reinterpret_cast<std::uintptr_t>(inside) & ~(kSlabBytes - 1));
+    const std::uintptr_t offset = reinterpret_cast<std::uintptr_t>(inside) % kSlabBytes;
+    return reinterpret_cast<const SlabHead*>(static_cast<const std::byte*>(inside) - offset);
   }
   absl::StatusOr<Slab*> NewSlab(std::size_t block_class);
   BlockList TakeLocked(std::size_t block_class, std::uint32_t count);

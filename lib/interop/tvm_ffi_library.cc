@@ -58,12 +58,12 @@ absl::StatusOr<TvmFfiObjectFunctions> LoadTvmFfiObjects(const std::string& path)
   absl::StatusOr<Symbols> symbols = Symbols::Open(path);
   if (!symbols.ok()) return symbols.status();
   TvmFfiObjectFunctions functions{};
-  symbols->Find("TVMFFISetCustomAllocator", functions.SetCustomAllocator);
-  symbols->Find("TVMFFIGetCustomAllocator", functions.GetCustomAllocator);
-  symbols->Find("TVMFFIErrorSetRaisedFromCStr", functions.ErrorSetRaisedFromCStr);
-  symbols->Find("TVMFFIGetTypeInfo", functions.GetTypeInfo);
-  symbols->Find("TVMFFIStringFromByteArray", functions.StringFromByteArray);
-  symbols->Find("TVMFFIObjectDecRef", functions.ObjectDecRef);
+  symbols->Find("TVMFFISetCustomAllocator", functions.set_custom_allocator);
+  symbols->Find("TVMFFIGetCustomAllocator", functions.get_custom_allocator);
+  symbols->Find("TVMFFIErrorSetRaisedFromCStr", functions.error_set_raised_from_c_str);
+  symbols->Find("TVMFFIGetTypeInfo", functions.get_type_info);
+  symbols->Find("TVMFFIStringFromByteArray", functions.string_from_byte_array);
+  symbols->Find("TVMFFIObjectDecRef", functions.object_dec_ref);
   if (absl::Status complete = symbols->Complete(); !complete.ok()) return complete;
   return functions;
 }
@@ -72,8 +72,8 @@ absl::StatusOr<TvmFfiTensorFunctions> LoadTvmFfiTensors(const std::string& path)
   absl::StatusOr<Symbols> symbols = Symbols::Open(path);
   if (!symbols.ok()) return symbols.status();
   TvmFfiTensorFunctions functions{};
-  symbols->Find("TVMFFIEnvSetDLPackManagedTensorAllocator", functions.EnvSetDLPackManagedTensorAllocator);
-  symbols->Find("TVMFFIEnvGetDLPackManagedTensorAllocator", functions.EnvGetDLPackManagedTensorAllocator);
+  symbols->Find("TVMFFIEnvSetDLPackManagedTensorAllocator", functions.env_set_dlpack_managed_tensor_allocator);
+  symbols->Find("TVMFFIEnvGetDLPackManagedTensorAllocator", functions.env_get_dlpack_managed_tensor_allocator);
   if (absl::Status complete = symbols->Complete(); !complete.ok()) return complete;
   return functions;
 }

@@ -10,20 +10,20 @@
 
 namespace packalloc::internal {
 
-// Members are the functions' names without their prefix TVMFFI.
+// The functions TVMFFI...; a member's name is the function's.
 struct TvmFfiObjectFunctions {
-  tvm_ffi_abi::CustomAllocator* (*GetCustomAllocator)();
-  int (*SetCustomAllocator)(tvm_ffi_abi::CustomAllocator* allocator);
-  void (*ErrorSetRaisedFromCStr)(const char* kind, const char* message);
-  const tvm_ffi_abi::TypeInfo* (*GetTypeInfo)(std::int32_t type_index);
-  int (*StringFromByteArray)(const tvm_ffi_abi::ByteArray* text, tvm_ffi_abi::Any* out);
-  int (*ObjectDecRef)(void* object);
+  tvm_ffi_abi::CustomAllocator* (*get_custom_allocator)();
+  int (*set_custom_allocator)(tvm_ffi_abi::CustomAllocator* allocator);
+  void (*error_set_raised_from_c_str)(const char* kind, const char* message);
+  const tvm_ffi_abi::TypeInfo* (*get_type_info)(std::int32_t type_index);
+  int (*string_from_byte_array)(const tvm_ffi_abi::ByteArray* text, tvm_ffi_abi::Any* out);
+  int (*object_dec_ref)(void* object);
 };
 
 struct TvmFfiTensorFunctions {
-  int (*EnvSetDLPackManagedTensorAllocator)(tvm_ffi_abi::TensorAllocator allocator, int write_to_global_context,
-                                            tvm_ffi_abi::TensorAllocator* original);
-  tvm_ffi_abi::TensorAllocator (*EnvGetDLPackManagedTensorAllocator)();
+  int (*env_set_dlpack_managed_tensor_allocator)(tvm_ffi_abi::TensorAllocator allocator, int write_to_global_context,
+                                                 tvm_ffi_abi::TensorAllocator* original);
+  tvm_ffi_abi::TensorAllocator (*env_get_dlpack_managed_tensor_allocator)();
 };
 
 // From the library at `path`; where that is empty from what the process has loaded, else from libtvm_ffi.so, which

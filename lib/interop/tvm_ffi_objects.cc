@@ -27,7 +27,7 @@ namespace {
 absl::Status Empty() { return absl::FailedPreconditionError("the TvmFfiObjectAllocator is empty"); }
 
 absl::Status Set(const internal::TvmFfiObjectFunctions& library, tvm_ffi_abi::CustomAllocator* allocator) {
-  const int code = library.SetCustomAllocator(allocator);
+  const int code = library.set_custom_allocator(allocator);
   if (code == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("TVMFFISetCustomAllocator answered ", code));
 }
@@ -39,12 +39,12 @@ absl::StatusOr<TvmFfiObjectAllocator> InstallTvmFfiObjectAllocator(const PackedA
   absl::StatusOr<internal::TvmFfiObjectFunctions> library = internal::LoadTvmFfiObjects(options.library);
   if (!library.ok()) return library.status();
   absl::StatusOr<internal::ObjectAllocator*> allocator =
-      internal::ObjectAllocator::Make(packed, options, library->ErrorSetRaisedFromCStr);
+      internal::ObjectAllocator::Make(packed, options, library->error_set_raised_from_c_str);
   if (!allocator.ok()) return allocator.status();
   KeepLibraryLoaded();
   TvmFfiObjectAllocator handle;
   handle.installed_ = std::make_shared<internal::InstalledTvmFfiObjects>(
-      internal::InstalledTvmFfiObjects{*library, *allocator, library->GetCustomAllocator()});
+      internal::InstalledTvmFfiObjects{*library, *allocator, library->get_custom_allocator()});
   if (absl::Status set = Set(*library, (*allocator)->entry()); !set.ok()) return set;
   return handle;
 }
@@ -57,13 +57,13 @@ absl::StatusOr<bool> TvmFfiObjectAllocator::Probe() const {
   constexpr std::string_view kText = "is this string on the heap?";
   const tvm_ffi_abi::ByteArray text{kText.data(), kText.size()};
   tvm_ffi_abi::Any string{};
-  const int code = installed_->library.StringFromByteArray(&text, &string);
+  const int code = installed_->library.string_from_byte_array(&text, &string);
   if (code != 0 || string.type_index < tvm_ffi_abi::kFirstObjectType || string.object == nullptr) {
     return absl::InternalError(
         absl::StrCat("TVMFFIStringFromByteArray made no string object (it answered ", code, ")"));
   }
   const bool used = made() != before;
-  installed_->library.ObjectDecRef(string.object);
+  installed_->library.object_dec_ref(string.object);
   return used;
 }
 
@@ -79,7 +79,7 @@ std::string TvmFfiObjectAllocator::LeakReport() const {
     if (type.type_index < 0) {
       absl::StrAppend(&report, "other types");
     } else {
-      const tvm_ffi_abi::TypeInfo* info = installed_->library.GetTypeInfo(type.type_index);
+      const tvm_ffi_abi::TypeInfo* info = installed_->library.get_type_info(type.type_index);
       absl::StrAppend(&report, "type ", type.type_index);
       if (info != nullptr) {
         absl::StrAppend(&report, " (", std::string(info->type_key.data, info->type_key.size), ")");
@@ -99,7 +99,7 @@ absl::Status TvmFfiObjectAllocator::Uninstall() const {
   if (!installed_->installed) {
     return absl::FailedPreconditionError("the allocator of TVM-FFI's objects is uninstalled already");
   }
-  if (installed_->library.GetCustomAllocator() != installed_->allocator->entry()) {
+  if (installed_->library.get_custom_allocator() != installed_->allocator->entry()) {
     return absl::FailedPreconditionError(
         "another allocator of TVM-FFI's objects has been installed since; it goes before this one");
   }

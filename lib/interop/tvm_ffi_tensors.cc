@@ -132,7 +132,7 @@ int AllocateCallback(void* prototype, DLManagedTensorVersioned** out, void* erro
 
 absl::Status Set(const TvmFfiTensorFunctions& library, TensorAllocator allocator, bool globally,
                  TensorAllocator* original = nullptr) {
-  const int code = library.EnvSetDLPackManagedTensorAllocator(allocator, globally ? 1 : 0, original);
+  const int code = library.env_set_dlpack_managed_tensor_allocator(allocator, globally ? 1 : 0, original);
   if (code == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("TVMFFIEnvSetDLPackManagedTensorAllocator answered ", code));
 }
@@ -150,7 +150,7 @@ absl::Status WithoutThreads(const TvmFfiTensorFunctions& library, Work&& work) {
 absl::Status Install(InstalledTvmFfiTensors& hook) {
   if (hook.thread != 0) return Set(hook.library, &AllocateCallback, false, &hook.previous);
   return WithoutThreads(hook.library, [&hook] {
-    hook.previous = hook.library.EnvGetDLPackManagedTensorAllocator();
+    hook.previous = hook.library.env_get_dlpack_managed_tensor_allocator();
     // Sets the thread's too, which WithoutThreads puts right.
     return Set(hook.library, &AllocateCallback, true);
   });
@@ -170,7 +170,7 @@ absl::Status Restore(const InstalledTvmFfiTensors& hook) {
     return NotOurs();
   }
   return WithoutThreads(hook.library, [&hook] {
-    if (hook.library.EnvGetDLPackManagedTensorAllocator() != &AllocateCallback) return NotOurs();
+    if (hook.library.env_get_dlpack_managed_tensor_allocator() != &AllocateCallback) return NotOurs();
     return Set(hook.library, hook.previous, true);
   });
 }

@@ -56,18 +56,18 @@ constexpr bool kSameShape<R (*)(A...), S (*)(B...)> =
     ((std::is_pointer_v<A> == std::is_pointer_v<B>)&&...);
 
 using Objects = internal::TvmFfiObjectFunctions;
-static_assert(kSameShape<decltype(Objects::GetCustomAllocator), decltype(&TVMFFIGetCustomAllocator)>);
-static_assert(kSameShape<decltype(Objects::SetCustomAllocator), decltype(&TVMFFISetCustomAllocator)>);
-static_assert(std::is_same_v<decltype(Objects::ErrorSetRaisedFromCStr), decltype(&TVMFFIErrorSetRaisedFromCStr)>);
-static_assert(kSameShape<decltype(Objects::GetTypeInfo), decltype(&TVMFFIGetTypeInfo)>);
-static_assert(kSameShape<decltype(Objects::StringFromByteArray), decltype(&TVMFFIStringFromByteArray)>);
-static_assert(std::is_same_v<decltype(Objects::ObjectDecRef), decltype(&TVMFFIObjectDecRef)>);
+static_assert(kSameShape<decltype(Objects::get_custom_allocator), decltype(&TVMFFIGetCustomAllocator)>);
+static_assert(kSameShape<decltype(Objects::set_custom_allocator), decltype(&TVMFFISetCustomAllocator)>);
+static_assert(std::is_same_v<decltype(Objects::error_set_raised_from_c_str), decltype(&TVMFFIErrorSetRaisedFromCStr)>);
+static_assert(kSameShape<decltype(Objects::get_type_info), decltype(&TVMFFIGetTypeInfo)>);
+static_assert(kSameShape<decltype(Objects::string_from_byte_array), decltype(&TVMFFIStringFromByteArray)>);
+static_assert(std::is_same_v<decltype(Objects::object_dec_ref), decltype(&TVMFFIObjectDecRef)>);
 
 using Tensors = internal::TvmFfiTensorFunctions;
 static_assert(kSameShape<tvm_ffi_abi::TensorAllocator, DLPackManagedTensorAllocator>);
-static_assert(kSameShape<decltype(Tensors::EnvSetDLPackManagedTensorAllocator),
+static_assert(kSameShape<decltype(Tensors::env_set_dlpack_managed_tensor_allocator),
                          decltype(&TVMFFIEnvSetDLPackManagedTensorAllocator)>);
-static_assert(kSameShape<decltype(Tensors::EnvGetDLPackManagedTensorAllocator),
+static_assert(kSameShape<decltype(Tensors::env_get_dlpack_managed_tensor_allocator),
                          decltype(&TVMFFIEnvGetDLPackManagedTensorAllocator)>);
 
 TEST_CASE("the real library's version is one that is known") {
