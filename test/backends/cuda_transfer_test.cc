@@ -94,6 +94,7 @@ TEST_CASE("transfer: between two devices that reach each other, one way, or not 
         AnyToAny(one, two);
         // Pinned and managed memory is within everybody's reach; device to device is not.
         CHECK((fake_cuda_calls("cuMemcpyPeerAsync") != 0) == (forth != 0 || back != 0));
+        CHECK((fake_cuda_calls("cuCtxEnablePeerAccess") != 0) == (forth != 0 || back != 0));
       });
     }
   }
