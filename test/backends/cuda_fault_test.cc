@@ -194,6 +194,23 @@ TEST_CASE("after a sticky error the device's records are dead, once, without dri
   }
 }
 
+TEST_CASE(
+    "a wait that fails once is an error; one that fails twice loses the context, for nobody knows what is in use") {
+  Fake fake;
+  const Allocator<CudaBuf> cuda = Open();
+  const CudaBuf buf = Must(cuda.alloc(100, {}));
+  fake_cuda_fail("cuStreamSynchronize", 1, CUDA_ERROR_UNKNOWN);
+  CHECK(cuda.synchronize().code() == absl::StatusCode::kInternal);
+  Must(cuda.synchronize());
+  Must(cuda.copyin(buf, Pattern(100)));
+  fake_cuda_fail("cuStreamSynchronize", 0, CUDA_ERROR_UNKNOWN);
+  CHECK(cuda.synchronize().code() == absl::StatusCode::kDataLoss);
+  fake_cuda_clear_failures();
+  CHECK(cuda.synchronize().code() == absl::StatusCode::kDataLoss);
+  CHECK(cuda.free(buf, 100, {}).ok());
+  fake.check_leaks = false;  // what a lost context held is not given back
+}
+
 TEST_CASE("an error that arrives late, at a synchronisation, loses the context too") {
   Fake fake;
   const Allocator<CudaBuf> cuda = Open();
