@@ -106,8 +106,13 @@ AclCopyFunctions HostCopies(bool transfer = true) {
   return copies;
 }
 
+// Of the copies here only those by aclrtMemcpy go in chunks, of 1 MiB.
+constexpr std::size_t kLarge = (std::size_t{1} << 18) + 13;
+constexpr std::size_t kChunked = (std::size_t{2} << 20) + 13;
+
 ContractOptions Without(std::initializer_list<const char*> members, bool hooks = false) {
   ContractOptions options;
+  options.large_bytes = kLarge;
   if (!hooks) options.skips = WithoutHooks();
   for (const char* member : members) options.skips.merge(WithoutMember(member));
   return options;
@@ -153,6 +158,7 @@ TEST_CASE("by aclrtMemcpy the record keeps the contract") {
     options.skips[clause] = "aclrtMemcpy copies to device addresses, which the suite's memory has none of";
   }
   RunContract([&] { return import(nullptr); }, options);
+  options.large_bytes = kChunked;
   RunContract([&] { return import(acl.stream()); }, options);
   RunContract([&] { return Pack(*import(acl.stream())); }, options);
   CHECK(packalloc_acl_destroy_allocator(memory) == ACL_SUCCESS);
@@ -182,6 +188,7 @@ TEST_CASE("out by one way and in by the other the record keeps the contract: eag
       return FromAclCallbacks(registrations.back().callbacks(), packed, {.min_alignment = 64});
     };
     ContractOptions options = subject.Options();
+    options.large_bytes = kLarge;
     options.skips = {{"alloc.exceptions_pass", "no exception leaves a callback: it becomes null"},
                      {"memory_info.sane", "the callbacks have no such function"},
                      {"alloc.alignment", "a mock's made-up addresses and its host memory are aligned apart"},
