@@ -85,6 +85,7 @@ int main(int argc, char** argv) {
   }
   if (!run(stream)) return 1;
   if (packalloc_acl_destroy_stream(stream) != ACL_SUCCESS) return 1;
+  packalloc_acl_shutdown();
   printf("%s: the operator's bytes came back\n", device);
   return 0;
 }

@@ -144,6 +144,10 @@ PACKALLOC_ACL_API void* packalloc_acl_alloc_advise(aclrtAllocator allocator, siz
 PACKALLOC_ACL_API void packalloc_acl_free(aclrtAllocator allocator, aclrtAllocatorBlock block);
 PACKALLOC_ACL_API void* packalloc_acl_get_addr_from_block(aclrtAllocatorBlock block);
 
+/* Forgets the devices that were opened, so that those which no stream or allocator uses are released now. For tests and
+ * leak reports: nothing has to call it. */
+PACKALLOC_ACL_API void packalloc_acl_shutdown(void);
+
 /* Why this thread's last call that failed did, "" where none has; UTF-8, valid until the next that fails. */
 PACKALLOC_ACL_API const char* packalloc_acl_last_error(void);
 

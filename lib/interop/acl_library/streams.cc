@@ -274,6 +274,13 @@ void packalloc_acl_free(aclrtAllocator allocator, aclrtAllocatorBlock block) { A
 
 void* packalloc_acl_get_addr_from_block(aclrtAllocatorBlock block) { return AclObject::GetAddrFromBlock(block); }
 
+void packalloc_acl_shutdown(void) {
+  AclCall([] {
+    packalloc::Shutdown();
+    return absl::OkStatus();
+  });
+}
+
 const char* packalloc_acl_last_error(void) { return packalloc::LastError(); }
 
 }  // extern "C"
