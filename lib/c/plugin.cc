@@ -21,7 +21,6 @@
 #include "lib/c/plugin_file.h"
 #include "lib/c/sized_struct.h"
 #include "lib/env.h"
-#include "lib/parse.h"
 #include "packalloc/c/plugin.h"
 #include "packalloc/c_record.h"
 #include "packalloc/registry.h"
@@ -140,7 +139,7 @@ absl::Status LoadPlugin(const std::string& path) {
   }();
   if (loaded.ok()) return loaded;
   return {loaded.code(),
-          absl::StrCat("plugin ", Quoted(path), " (plugin ABI version ", version ? absl::StrCat(*version) : "unknown",
+          absl::StrCat("plugin '", path, "' (plugin ABI version ", version ? absl::StrCat(*version) : "unknown",
                        ", this library's is ", PACKALLOC_PLUGIN_ABI_VERSION, "): ", loaded.message())};
 }
 
@@ -158,9 +157,9 @@ void LoadPluginsOfEnvironment() {
       try {
         loaded = LoadPlugin(std::string(path));
       } catch (const std::exception& error) {
-        loaded = absl::InternalError(absl::StrCat("plugin ", Quoted(path), ": ", error.what()));
+        loaded = absl::InternalError(absl::StrCat("plugin '", path, "': ", error.what()));
       } catch (...) {
-        loaded = absl::InternalError(absl::StrCat("plugin ", Quoted(path), " threw"));
+        loaded = absl::InternalError(absl::StrCat("plugin '", path, "' threw"));
       }
       if (!loaded.ok()) WarnOnce(absl::StrCat("environment variable PACKALLOC_PLUGINS: ", loaded.message()));
     }

@@ -436,6 +436,27 @@ TEST_CASE("during a capture what cannot be captured is refused, and the capture 
   });
 }
 
+TEST_CASE("the last copy of a record may go while the caller's stream is captured") {
+  UnderEachSchedule(1, [](fake_cuda_schedule) {
+    CUcontext context = nullptr;
+    CUstream stream = nullptr;
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(cuCtxPushCurrent(context) == CUDA_SUCCESS);
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    absl::StatusOr<Allocator<CudaBuf>> cuda = CudaAllocator({.stream = stream});
+    Must(cuda->free(Must(cuda->alloc(64, {.zero = true})), 64, {}));
+    REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    cuda = absl::CancelledError();
+    CUgraph graph = nullptr;
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+    REQUIRE(graph != nullptr);
+    REQUIRE(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    REQUIRE(cuStreamDestroy(stream) == CUDA_SUCCESS);
+    REQUIRE(cuCtxPopCurrent(&context) == CUDA_SUCCESS);
+    REQUIRE(cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS);
+  });
+}
+
 TEST_CASE("a full device: the error tells the bytes, the cache gives back, and nothing is stale after") {
   UnderEachSchedule(1, [](fake_cuda_schedule) {
     fake_cuda_set_capacity(0, std::size_t{10} << 20);
