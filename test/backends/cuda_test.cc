@@ -389,6 +389,8 @@ TEST_CASE("during a capture what cannot be captured is refused, and the capture 
       const CudaBuf c = Must(bare.alloc(4000, {}));
       const CudaBuf pinned = Must(bare.alloc(4000, {.host = true}));
       const CudaBuf foreign = Must(elsewhere.alloc(4000, {}));
+      const BufferSpec external{.host = true, .external_ptr = pinned.ptr};
+      const CudaBuf wrapped = Must(bare.alloc(4000, external));
       Must(bare.copyin(a, bytes));
       Must(packed.free(Must(packed.alloc(2000)), 2000));  // lies in the cache
       Must(bare.synchronize());
@@ -407,6 +409,7 @@ TEST_CASE("during a capture what cannot be captured is refused, and the capture 
       refused(bare.transfer(foreign, a, 100));
       refused(bare.transfer(a, foreign, 100));
       refused(bare.transfer(Must(bare.offset(a, 3900, 1)), a, 3900));  // would take memory of the driver
+      refused(bare.free(wrapped, 4000, external));
       refused(packalloc::Find<packalloc::LruControl>(packed)->Clear());
       Must(bare.transfer(b, a, 4000));
       Must(bare.transfer(a, pinned, 10));
@@ -427,6 +430,7 @@ TEST_CASE("during a capture what cannot be captured is refused, and the capture 
       Must(packalloc::Find<packalloc::LruControl>(packed)->Clear());
       Must(bare.free(a, 4000, {}));
       Must(bare.free(b, 4000, {}));
+      Must(bare.free(wrapped, 4000, external));
       Must(bare.free(pinned, 4000, {.host = true}));
       Must(elsewhere.free(foreign, 4000, {}));
     }
