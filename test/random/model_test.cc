@@ -12,11 +12,17 @@
 
 #include "lib/env.h"
 #include "packalloc/backends/cpu.h"
+#include "packalloc/backends/cuda.h"
 #include "packalloc/backends/mock.h"
 #include "packalloc/backends/null.h"
+#include "packalloc/layers/fallback.h"
+#include "packalloc/layers/limited.h"
 #include "packalloc/registry.h"
 #include "test/layers/random_stack.h"
 #include "test/temp_dir.h"
+#ifdef FAKE_CUDA_LIBRARY
+#include "test/fake_cuda/fake_cuda.h"
+#endif
 
 namespace packalloc::testing {
 namespace {
@@ -25,6 +31,7 @@ struct Backend {
   std::string name;
   std::function<PackedAllocator()> make;
   bool keeps_bytes = true;
+  bool can_be_cached = true;
 };
 
 std::vector<Backend> Backends() {
@@ -39,7 +46,17 @@ std::vector<Backend> Backends() {
       {"MOCK, opaque handles, as a GPU", mock({.address_is_pointer = false, .host_accessible = false, .lazy = true})},
       {"MOCK without views and transfers", mock({.absent = {Member::kOffset, Member::kTransfer}})},
       {"NULL", [] { return *Pack(NullAllocator()); }, false},
+      {"CPU, behind another that is small",
+       [] { return *Fallback(*Limited(*Pack(CpuAllocator()), 20000), *Pack(CpuAllocator())); }, true, false},
   };
+#ifdef FAKE_CUDA_LIBRARY
+  setenv("PACKALLOC_LIBCUDA", FAKE_CUDA_LIBRARY, 1);
+  backends.push_back({"CUDA, on the fake driver", [] {
+                        CudaOptions options;
+                        options.staging_slot_bytes = 1024;  // so that most copies take several turns
+                        return *Pack(*CudaAllocator(options));
+                      }});
+#endif
   if (Open("CL").ok()) {
     backends.push_back({"CL", [] { return *Open("CL"); }});
   } else {
@@ -59,6 +76,7 @@ TEST_CASE("random operations on random stacks keep every byte") {
     const Backend& backend = backends[random() % backends.size()];
     const TempDir dir;
     const RandomStack stack(random, dir.path());
+    if (stack.Has("lru") && !backend.can_be_cached) continue;
     const WorldFactory make = [&] {
       World world;
       const PackedAllocator device = backend.make();
@@ -77,6 +95,9 @@ TEST_CASE("random operations on random stacks keep every byte") {
                       << small.size() << " steps are enough:\n"
                       << Story(make, small) << *Run(make, small));
   }
+#ifdef FAKE_CUDA_LIBRARY
+  CHECK_MESSAGE(fake_cuda_violation_count() == 0, fake_cuda_report());
+#endif
 }
 
 TEST_CASE("the model finds a device that loses a byte, with few steps") {
