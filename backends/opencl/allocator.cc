@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "backends/opencl/queue.h"
 #include "lib/checks.h"
@@ -25,11 +25,11 @@ using opencl::Queue;
 // Records of one device draw on the same memory, in whatever context they are.
 std::uint32_t MemoryDomain(cl_device_id device) {
   struct Domains {
-    absl::Mutex mu;
-    absl::flat_hash_map<cl_device_id, std::uint32_t> ids ABSL_GUARDED_BY(mu);
+    std::mutex mutex;
+    absl::flat_hash_map<cl_device_id, std::uint32_t> ids;
   };
   static Domains& domains = *new Domains;
-  absl::MutexLock lock(&domains.mu);
+  const std::lock_guard lock(domains.mutex);
   std::uint32_t& id = domains.ids[device];
   if (id == 0) id = NewDomain();
   return id;

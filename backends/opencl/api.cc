@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "lib/env.h"
 
 namespace packalloc::opencl {
@@ -56,7 +56,7 @@ struct Kept {
 constexpr int kMaxAttempts = 4;
 
 struct KeptReleases {
-  absl::Mutex mu;
+  std::mutex mutex;
   std::vector<Kept> list;
 };
 KeptReleases& Refused() {
@@ -67,7 +67,7 @@ KeptReleases& Refused() {
 void TryRelease(Kept kept) {
   if (kept.release() == CL_SUCCESS || ++kept.attempts == kMaxAttempts) return;
   KeptReleases& refused = Refused();
-  absl::MutexLock lock(&refused.mu);
+  const std::lock_guard lock(refused.mutex);
   refused.list.push_back(std::move(kept));
 }
 
@@ -102,7 +102,7 @@ void ReleaseKept() {
   std::vector<Kept> list;
   {
     KeptReleases& refused = Refused();
-    absl::MutexLock lock(&refused.mu);
+    const std::lock_guard lock(refused.mutex);
     list.swap(refused.list);
   }
   for (Kept& kept : list) TryRelease(std::move(kept));

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,7 +11,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "backends/opencl/api.h"
 #include "backends/opencl/error.h"
 #include "packalloc/allocator.h"
@@ -20,9 +20,9 @@ namespace {
 
 // Every context that a record holds, so that two records over one share its Context.
 struct Contexts {
-  absl::Mutex mu;
-  absl::flat_hash_map<cl_context, std::weak_ptr<Context>> by_handle ABSL_GUARDED_BY(mu);
-  absl::flat_hash_map<cl_platform_id, std::weak_ptr<Context>> by_platform ABSL_GUARDED_BY(mu);
+  std::mutex mutex;
+  absl::flat_hash_map<cl_context, std::weak_ptr<Context>> by_handle;
+  absl::flat_hash_map<cl_platform_id, std::weak_ptr<Context>> by_platform;
 };
 Contexts& All() {
   static Contexts& contexts = *new Contexts;
@@ -38,7 +38,7 @@ Context::~Context() {
   if (!CheckUsable().ok()) return;  // a forked child's lock may be held for ever
   {
     Contexts& all = All();
-    absl::MutexLock lock(&all.mu);
+    const std::lock_guard lock(all.mutex);
     const auto gone = [](const auto& entry) { return entry.second.expired(); };
     absl::erase_if(all.by_handle, gone);
     absl::erase_if(all.by_platform, gone);
@@ -50,7 +50,7 @@ Context::~Context() {
 std::shared_ptr<Context> Context::Share(const Api& cl, cl_context handle) {
   std::shared_ptr<Context> fresh(new Context(cl, handle));
   Contexts& all = All();
-  absl::MutexLock lock(&all.mu);
+  const std::lock_guard lock(all.mutex);
   std::weak_ptr<Context>& known = all.by_handle[handle];
   if (std::shared_ptr<Context> context = known.lock()) return context;  // `fresh` gives the reference back, unlocked
   known = fresh;
@@ -61,7 +61,7 @@ absl::StatusOr<std::shared_ptr<Context>> Context::ForPlatform(const Api& cl, con
                                                               const std::vector<Device>& all_devices) {
   Contexts& all = All();
   {
-    absl::MutexLock lock(&all.mu);
+    const std::lock_guard lock(all.mutex);
     const auto known = all.by_platform.find(device.platform);
     if (known != all.by_platform.end()) {
       if (std::shared_ptr<Context> context = known->second.lock()) return context;
@@ -79,7 +79,7 @@ absl::StatusOr<std::shared_ptr<Context>> Context::ForPlatform(const Api& cl, con
   if (code != CL_SUCCESS) return ToStatus(code, "clCreateContext");
   std::shared_ptr<Context> made = Share(cl, handle);
   std::shared_ptr<Context> context = made;
-  absl::MutexLock lock(&all.mu);
+  const std::lock_guard lock(all.mutex);
   std::weak_ptr<Context>& known = all.by_platform[device.platform];
   if (std::shared_ptr<Context> other = known.lock()) {
     context = std::move(other);  // another thread was faster; `made` goes after the lock
@@ -97,7 +97,7 @@ absl::StatusOr<std::shared_ptr<Context>> Context::Adopt(const Api& cl, cl_contex
 }
 
 bool Context::Add(cl_mem mem, Root root) {
-  absl::MutexLock lock(&mu_);
+  const std::lock_guard lock(mutex_);
   const bool mapped = root.mapped != nullptr;
   const bool added = roots_.try_emplace(mem, Entry{std::move(root), false, {}}).second;
   if (added && mapped) ++mapped_;
@@ -105,24 +105,27 @@ bool Context::Add(cl_mem mem, Root root) {
 }
 
 std::optional<Root> Context::Find(cl_mem mem) const {
-  absl::ReaderMutexLock lock(&mu_);
+  const std::lock_guard lock(mutex_);
   const auto it = roots_.find(mem);
   return it == roots_.end() ? std::nullopt : std::optional<Root>(it->second.root);
 }
 
 std::optional<std::vector<cl_mem>> Context::Remove(cl_mem mem) {
-  absl::MutexLock lock(&mu_);
-  const auto it = roots_.find(mem);
-  if (it == roots_.end()) return std::nullopt;
   std::vector<cl_mem> sub_buffers;
-  for (const auto& [range, sub_buffer] : it->second.sub_buffers) sub_buffers.push_back(sub_buffer);
-  if (it->second.root.mapped != nullptr) --mapped_;
-  roots_.erase(it);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = roots_.find(mem);
+    if (it == roots_.end()) return std::nullopt;
+    for (const auto& [range, sub_buffer] : it->second.sub_buffers) sub_buffers.push_back(sub_buffer);
+    if (it->second.root.mapped != nullptr) --mapped_;
+    roots_.erase(it);
+  }
+  unclaimed_.notify_all();
   return sub_buffers;
 }
 
 std::vector<cl_mem> Context::ListMapped(const Queue* queue) const {
-  absl::ReaderMutexLock lock(&mu_);
+  const std::lock_guard lock(mutex_);
   std::vector<cl_mem> list;
   if (mapped_ == 0) return list;
   for (const auto& [mem, entry] : roots_) {
@@ -132,13 +135,11 @@ std::vector<cl_mem> Context::ListMapped(const Queue* queue) const {
 }
 
 std::optional<Root> Context::Claim(cl_mem mem, const Queue* queue) {
-  absl::MutexLock lock(&mu_);
-  const auto unclaimed = [this, mem] {
-    mu_.AssertReaderHeld();
+  std::unique_lock lock(mutex_);
+  unclaimed_.wait(lock, [this, mem] {
     const auto it = roots_.find(mem);
     return it == roots_.end() || !it->second.claimed;
-  };
-  mu_.Await(absl::Condition(&unclaimed));
+  });
   const auto it = roots_.find(mem);
   if (it == roots_.end() || !it->second.root.host_memory || it->second.root.owner_id != queue) return std::nullopt;
   it->second.claimed = true;
@@ -146,19 +147,22 @@ std::optional<Root> Context::Claim(cl_mem mem, const Queue* queue) {
 }
 
 void Context::SetMapped(cl_mem mem, std::byte* mapped) {
-  absl::MutexLock lock(&mu_);
+  const std::lock_guard lock(mutex_);
   Root& root = roots_.at(mem).root;
   if (root.mapped == nullptr) ++mapped_;
   root.mapped = mapped;
 }
 
 void Context::Unclaim(cl_mem mem) {
-  absl::MutexLock lock(&mu_);
-  roots_.at(mem).claimed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    roots_.at(mem).claimed = false;
+  }
+  unclaimed_.notify_all();
 }
 
 cl_mem Context::FindSubBuffer(cl_mem root, std::size_t offset, std::size_t nbytes) const {
-  absl::ReaderMutexLock lock(&mu_);
+  const std::lock_guard lock(mutex_);
   const auto entry = roots_.find(root);
   if (entry == roots_.end()) return nullptr;
   const auto it = entry->second.sub_buffers.find({offset, nbytes});
@@ -166,7 +170,7 @@ cl_mem Context::FindSubBuffer(cl_mem root, std::size_t offset, std::size_t nbyte
 }
 
 cl_mem Context::AddSubBuffer(cl_mem root, std::size_t offset, std::size_t nbytes, cl_mem made) {
-  absl::MutexLock lock(&mu_);
+  const std::lock_guard lock(mutex_);
   const auto entry = roots_.find(root);
   return entry == roots_.end() ? nullptr : entry->second.sub_buffers.try_emplace({offset, nbytes}, made).first->second;
 }

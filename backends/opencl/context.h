@@ -2,19 +2,19 @@
 #ifndef PACKALLOC_BACKENDS_OPENCL_CONTEXT_H_
 #define PACKALLOC_BACKENDS_OPENCL_CONTEXT_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "backends/opencl/api.h"
 #include "backends/opencl/devices.h"
 
@@ -79,9 +79,10 @@ class Context {
   const Api& cl_;
   const cl_context handle_;  // one reference
   const std::uint32_t transfer_domain_;
-  mutable absl::Mutex mu_;
-  absl::flat_hash_map<cl_mem, Entry> roots_ ABSL_GUARDED_BY(mu_);
-  std::size_t mapped_ ABSL_GUARDED_BY(mu_) = 0;
+  mutable std::mutex mutex_;           // guards what follows
+  std::condition_variable unclaimed_;  // one that was claimed is so no more, or is gone
+  absl::flat_hash_map<cl_mem, Entry> roots_;
+  std::size_t mapped_ = 0;
 };
 
 }  // namespace packalloc::opencl
