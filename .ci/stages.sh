@@ -26,6 +26,9 @@ stage_plain() {
   ./check -Dwerror=true
 }
 
+# Random tests do less where each step costs ten times as much.
+export_sanitizer_env() { export PACKALLOC_STACKS=2 PACKALLOC_MODEL_STEPS=4000; }
+
 # Line numbers are all that a sanitizer's report needs of debug information, and cost less than the whole.
 sanitizer_options=(-Dwerror=true -Dbenchmarks=disabled -Doptimization=1 -Ddebug=false -Dcpp_args=-g1)
 
@@ -36,6 +39,7 @@ stage_build_asan() (
 )
 
 stage_asan() (
+  export_sanitizer_env
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
   export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
   export LSAN_OPTIONS="suppressions=$PWD/.ci/lsan.supp:print_suppressions=0"
@@ -49,6 +53,7 @@ stage_build_tsan() (
 
 # Without address randomisation: g++ 12's runtime does not know the layouts of newer kernels.
 stage_tsan() (
+  export_sanitizer_env
   export TSAN_OPTIONS="suppressions=$PWD/.ci/tsan.supp:second_deadlock_stack=1"
   fixed=(setarch "$(uname -m)" -R)
   "${fixed[@]}" true 2>/dev/null || fixed=()
