@@ -106,7 +106,7 @@ TEST_CASE("small buffers do not take a mapping each, whatever is freed between t
       bufs.push_back(*buf);
     }
     for (std::size_t i = 0; i < bufs.size(); i += 2) REQUIRE(cpu.free(bufs[i], nbytes, {}).ok());
-    CHECK(Mappings() < before + 100);
+    if (!PACKALLOC_WITH_TSAN) CHECK(Mappings() < before + 100);  // its malloc maps as it likes
     for (std::size_t i = 1; i < bufs.size(); i += 2) REQUIRE(cpu.free(bufs[i], nbytes, {}).ok());
   }
 }
