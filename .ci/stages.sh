@@ -40,7 +40,7 @@ stage_build_asan() (
 
 stage_asan() (
   export_sanitizer_env
-  export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
+  export ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1:strict_string_checks=1:check_initialization_order=1
   export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
   export LSAN_OPTIONS="suppressions=$PWD/.ci/lsan.supp:print_suppressions=0"
   test_in build-asan --timeout-multiplier 10
@@ -54,7 +54,7 @@ stage_build_tsan() (
 # Without address randomisation: g++ 12's runtime does not know the layouts of newer kernels.
 stage_tsan() (
   export_sanitizer_env
-  export TSAN_OPTIONS="suppressions=$PWD/.ci/tsan.supp:second_deadlock_stack=1"
+  export TSAN_OPTIONS="allocator_may_return_null=1:suppressions=$PWD/.ci/tsan.supp:second_deadlock_stack=1"
   fixed=(setarch "$(uname -m)" -R)
   "${fixed[@]}" true 2>/dev/null || fixed=()
   test_in build-tsan --timeout-multiplier 10 --wrapper="${fixed[*]}"

@@ -163,20 +163,24 @@ CheckedStats Checker::stats() const {
   return stats;
 }
 
+void Checker::ReportLeaks() const {
+  const std::vector<CheckedReport> found = leaks();
+  constexpr std::size_t kMostTold = 20;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (options_.on_fault) {
+      options_.on_fault(found[i]);
+    } else if (i < kMostTold) {
+      WarnOnce(found[i].message);
+    } else {
+      WarnOnce(absl::StrCat(inner_.traits.name, ": and ", found.size() - i, " more buffers were not freed"));
+      break;
+    }
+  }
+}
+
 Checker::~Checker() {
   try {
-    const std::vector<CheckedReport> found = leaks();
-    constexpr std::size_t kMostTold = 20;
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      if (options_.on_fault) {
-        options_.on_fault(found[i]);
-      } else if (i < kMostTold) {
-        WarnOnce(found[i].message);
-      } else {
-        WarnOnce(absl::StrCat(inner_.traits.name, ": and ", found.size() - i, " more buffers were not freed"));
-        break;
-      }
-    }
+    Checker::ReportLeaks();
   } catch (...) {  // NOLINT(bugprone-empty-catch): leaks are told as far as that works
   }
 }

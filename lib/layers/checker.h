@@ -55,6 +55,7 @@ class Checker : public CheckedControl {
 
   CheckedStats stats() const override;
   std::vector<CheckedReport> leaks() const override;
+  void ReportLeaks() const override;
 
  private:
   using Map = BufferMap<CheckedBuffer>;

@@ -1,5 +1,7 @@
 #include "lib/registry/once_map.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
@@ -53,14 +55,10 @@ absl::StatusOr<PackedAllocator> OnceMap::GetOrMake(const std::string& key,
   return result;
 }
 
-void OnceMap::Clear() {
-  std::map<std::string, PackedAllocator> forgotten;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    forgotten.swap(kept_);
-    ++clears_;
-  }
-  // Released here, without the lock: a backend may open and close what it likes.
+std::map<std::string, PackedAllocator> OnceMap::Take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++clears_;
+  return std::exchange(kept_, {});
 }
 
 }  // namespace packalloc

@@ -28,8 +28,8 @@ class OnceMap {
   absl::StatusOr<PackedAllocator> GetOrMake(const std::string& key,
                                             const std::function<absl::StatusOr<PackedAllocator>()>& make);
 
-  // Forgets all that is kept, and what is being made as soon as it is done.
-  void Clear();
+  // What is kept, which is forgotten, as is what is being made as soon as it is done.
+  std::map<std::string, PackedAllocator> Take();
 
  private:
   bool WaitWouldDeadlock(const std::string& key) const;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +20,7 @@
 #include "lib/registry/device_name.h"
 #include "lib/registry/layer_table.h"
 #include "lib/registry/once_map.h"
+#include "packalloc/layers/checked.h"
 
 namespace packalloc {
 namespace internal {
@@ -271,7 +274,15 @@ absl::Status Register(Backend backend) {
 
 void Shutdown() {
   Registry::Get().set_default_name(std::nullopt);
-  Registry::Get().opened().Clear();
+  std::vector<std::weak_ptr<CheckedControl>> checked;
+  {
+    // Released at the end of the block, without a lock: a backend may open and close what it likes.
+    const std::map<std::string, PackedAllocator> forgotten = Registry::Get().opened().Take();
+    for (const auto& [name, device] : forgotten) checked.push_back(Find<CheckedControl>(device));
+  }
+  for (const std::weak_ptr<CheckedControl>& kept_by_a_buffer : checked) {
+    if (const std::shared_ptr<CheckedControl> control = kept_by_a_buffer.lock()) control->ReportLeaks();
+  }
 }
 
 }  // namespace packalloc

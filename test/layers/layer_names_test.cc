@@ -1,11 +1,14 @@
 // Every layer by name, with every parameter.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "packalloc/buffer.h"
 #include "packalloc/layers/checked.h"
 #include "packalloc/layers/counted.h"
 #include "packalloc/layers/failing.h"
@@ -96,6 +99,23 @@ TEST_CASE("PACKALLOC_LAYERS puts layers on what a program opens by name") {
   CHECK(device.free(buf, 64).code() == absl::StatusCode::kFailedPrecondition);
   CHECK(Find<TracedControl>(device)->Flush().ok());
   Shutdown();
+}
+
+TEST_CASE("Shutdown tells what a buffer that lives on holds of a checked device") {
+  const Buffer leaked(*Open("CPU+checked"), 12345);
+  REQUIRE(leaked.Allocate().ok());
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const int console = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  Shutdown();
+  dup2(console, STDERR_FILENO);
+  close(console);
+  close(ends[1]);
+  std::string told(4096, '\0');
+  CHECK(read(ends[0], told.data(), told.size()) > 0);
+  close(ends[0]);
+  CHECK(absl::StrContains(told, "a buffer of 12345 bytes was not freed"));
 }
 
 }  // namespace
