@@ -91,7 +91,7 @@ struct Buffer::State {
     }
     if (const std::size_t views = allocated_views.load(); views != 0) {
       return absl::FailedPreconditionError(
-          absl::StrCat("the Buffer has ", views, " allocated views; deallocate or drop them first"));
+          absl::StrCat("the Buffer has ", views, " allocated views or tensors over it; deallocate or drop them first"));
     }
     if (deleter) {
       if (absl::Status idle = allocator.synchronize(); !idle.ok()) return idle;

@@ -142,12 +142,35 @@ struct packalloc_tensor_info {
 
 const char* packalloc_python_last_error() { return LastError().c_str(); }
 
-int packalloc_python_pool_new(const char* device, std::uint64_t page_size, TensorPool** pool) {
+// What Python reads of a pool's cache, in bytes.
+struct packalloc_pool_statistics {
+  std::uint64_t hits;
+  std::uint64_t misses;
+  std::uint64_t evictions;
+  std::uint64_t cached_bytes;
+  std::uint64_t in_use_bytes;
+  std::uint64_t peak_in_use_bytes;
+};
+
+// `dl_type` 0: the DLDevice that the allocator's name tells.
+int packalloc_python_pool_new(const char* device, std::uint64_t page_size, std::uint64_t max_cached_bytes,
+                              std::int32_t dl_type, std::int32_t dl_id, TensorPool** pool) {
   return Guarded([&]() -> absl::Status {
     const absl::StatusOr<PackedAllocator> allocator = Open(device);
     if (!allocator.ok()) return allocator.status();
-    return Hold(TensorPool::Make(*allocator, {.page_size = page_size}), pool);
+    const TensorPoolOptions options{.page_size = page_size, .max_cached_bytes = max_cached_bytes};
+    if (dl_type == 0) return Hold(TensorPool::Make(*allocator, options), pool);
+    return Hold(TensorPool::Make({{DlDevice(dl_type, dl_id), *allocator}}, options), pool);
   });
+}
+void packalloc_python_pool_statistics(const TensorPool* pool, packalloc_pool_statistics* out) {
+  const LruStats stats = pool->cache()->stats();
+  *out = {.hits = stats.hits,
+          .misses = stats.misses,
+          .evictions = stats.evictions,
+          .cached_bytes = stats.cached_bytes,
+          .in_use_bytes = stats.in_use_bytes,
+          .peak_in_use_bytes = stats.peak_in_use_bytes};
 }
 void packalloc_python_pool_delete(TensorPool* pool) { delete pool; }
 int packalloc_python_pool_clear(const TensorPool* pool) {

@@ -187,6 +187,7 @@ TEST_CASE("a base refuses to be deallocated while views of it are") {
   CHECK(v.Allocate().ok());
   CHECK(w.Allocate().ok());
   CHECK(base.Deallocate().code() == Code::kFailedPrecondition);
+  CHECK(base.Deallocate().message().find("2 allocated views or tensors") != absl::string_view::npos);
   CHECK(base.CopyIn(Bytes(64, 3)).ok());
   CHECK(v.Deallocate().ok());
   CHECK_FALSE(v.is_initialized());

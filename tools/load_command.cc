@@ -35,9 +35,9 @@ nlohmann::ordered_json Json(const LoadResult& result) {
 }
 
 std::string Sentence(const std::string& path, const LoadResult& result) {
-  std::string text =
-      absl::StrFormat("%s: %d tensors, %d bytes to %s in %.3f s, %.2f GB/s, by %s\n", path, result.tensors,
-                      result.bytes, result.device, result.seconds, Rate(result), ToString(result.path));
+  std::string text = absl::StrFormat("%s: %d tensor%s, %d bytes to %s in %.3f s, %.2f GB/s, by %s\n", path,
+                                     result.tensors, result.tensors == 1 ? "" : "s", result.bytes, result.device,
+                                     result.seconds, Rate(result), ToString(result.path));
   absl::StrAppendFormat(&text, "read: %d bytes from the page cache, %d by io_uring, %d by direct pread, %d by pread\n",
                         result.read.page_cache_bytes, result.read.io_uring_bytes, result.read.direct_bytes,
                         result.read.buffered_bytes);

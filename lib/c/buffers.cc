@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "packalloc/backends/disk.h"
 #include "packalloc/c/packalloc.h"
 #include "packalloc/copy.h"
+#include "packalloc/disk_file.h"
 
 namespace packalloc {
 namespace {
@@ -60,6 +62,7 @@ class Files {
     }
     const PackedAllocator& disk = found->second;
     absl::StatusOr<AnyBuf> upto = disk.alloc(*end);
+    if (absl::IsOutOfRange(upto.status())) return OutOfRange(path, offset, nbytes);
     if (!upto.ok()) return upto.status();
     absl::StatusOr<AnyBuf> bytes = disk.offset(*upto, nbytes, offset);
     if (!bytes.ok()) return bytes.status();
@@ -67,6 +70,14 @@ class Files {
   }
 
  private:
+  // With the bytes that the caller asked for, of which the record knows only the end.
+  static absl::Status OutOfRange(const char* path, std::uint64_t offset, std::size_t nbytes) {
+    const absl::StatusOr<std::shared_ptr<DiskFile>> file = DiskFile::Open(path);
+    if (!file.ok()) return file.status();
+    absl::Status inside = (*file)->CheckRange(offset, nbytes);
+    return inside.ok() ? absl::OutOfRangeError(absl::StrCat(path, ": the file grew meanwhile")) : inside;
+  }
+
   std::map<std::string, PackedAllocator> files_;
 };
 

@@ -171,7 +171,7 @@ class HandleTable {
   absl::StatusOr<Slot*> SlotOf(std::uint64_t handle) {
     if (handle == 0) return absl::InvalidArgumentError(absl::StrCat("the ", what_, " handle is NULL"));
     if ((handle & kHandle) == 0 || ((handle >> kKindShift) & 7u) != kind_) {
-      return absl::InvalidArgumentError(absl::StrCat("that is no handle of this kind: a ", what_, " is needed"));
+      return absl::InvalidArgumentError(absl::StrCat("that is no ", what_, " handle"));
     }
     const auto index = static_cast<std::uint32_t>(handle & ((std::uint64_t{1} << kIndexBits) - 1));
     Slot* slot = index < kMaxSlots ? At(index) : nullptr;

@@ -40,12 +40,13 @@ const char* LastError() noexcept { return last_error; }
 
 absl::Status StatusFromC(packalloc_status status, absl::string_view who, absl::string_view function, const char* said) {
   if (status == PACKALLOC_OK) return absl::OkStatus();
-  const std::string text = said != nullptr && *said != '\0' ? said : "(it says no more)";
+  const bool says_why = said != nullptr && *said != '\0';
   if (status < 0 || status > PACKALLOC_UNAUTHENTICATED) {
-    return absl::InternalError(
-        absl::StrCat(who, ": ", function, " answered ", status, ", which is no packalloc_status: ", text));
+    return absl::InternalError(absl::StrCat(who, ": ", function, " answered ", status, ", which is no packalloc_status",
+                                            says_why ? ": " : "", says_why ? said : ""));
   }
-  return {static_cast<absl::StatusCode>(status), absl::StrCat(who, ": ", function, ": ", text)};
+  return {static_cast<absl::StatusCode>(status),
+          absl::StrCat(who, ": ", function, ": ", says_why ? said : "(it says no more)")};
 }
 
 }  // namespace packalloc

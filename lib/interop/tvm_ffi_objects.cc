@@ -101,7 +101,9 @@ absl::Status TvmFfiObjectAllocator::Uninstall() const {
   }
   if (installed_->library.get_custom_allocator() != installed_->allocator->entry()) {
     return absl::FailedPreconditionError(
-        "another allocator of TVM-FFI's objects has been installed since; it goes before this one");
+        "another allocator of TVM-FFI's objects has been installed since; it goes before this one, by the handle that "
+        "its "
+        "installation gave (where that was dropped, both stay until the process ends)");
   }
   if (absl::Status set = Set(installed_->library, installed_->previous); !set.ok()) return set;
   installed_->installed = false;

@@ -158,7 +158,9 @@ absl::Status Install(InstalledTvmFfiTensors& hook) {
 
 absl::Status NotOurs() {
   return absl::FailedPreconditionError(
-      "another allocator of TVM-FFI's tensors has been installed since; it goes before this one");
+      "another allocator of TVM-FFI's tensors has been installed since; it goes before this one, by the handle that "
+      "its "
+      "installation gave (where that was dropped, both stay until the process ends)");
 }
 
 absl::Status Restore(const InstalledTvmFfiTensors& hook) {

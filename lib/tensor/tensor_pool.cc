@@ -190,7 +190,13 @@ class TensorPool::State final : public internal::BackingHome, public std::enable
     // An opaque handle has no address to align; what its device promises is what there is.
     if (!traits.address_is_pointer) alignment = std::min(alignment, traits.min_alignment);
     const Buffer buffer(found->allocator, nbytes, {.alignment = alignment});
-    if (absl::Status ready = buffer.Allocate(); !ready.ok()) return ready;
+    absl::Status ready = buffer.Allocate();
+    if (absl::IsInvalidArgument(ready) && alignment > traits.min_alignment) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the tensor pool asks for alignment ", alignment,
+                       " (TensorPoolOptions::alignment, or an element's own): ", ready.message()));
+    }
+    if (!ready.ok()) return ready;
     return buffer;
   }
 

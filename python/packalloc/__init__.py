@@ -12,6 +12,7 @@ The compiled part is found beside this file, or at $PACKALLOC_PYTHON_LIBRARY.
 """
 
 import ctypes
+import operator
 import os
 import re
 
@@ -40,7 +41,15 @@ class _Info(ctypes.Structure):
     ]
 
 
+class _Statistics(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "hits", "misses", "evictions", "cached_bytes", "in_use_bytes", "peak_in_use_bytes")]
+
+
 _path = os.environ.get("PACKALLOC_PYTHON_LIBRARY") or os.path.join(os.path.dirname(__file__), "libpackalloc_python.so")
+if not os.path.exists(_path):
+    raise ImportError(f"packalloc: there is no {_path}; build it (ninja -C build python/libpackalloc_python.so) and name "
+                      "it in PACKALLOC_PYTHON_LIBRARY")
 # PyDLL keeps the interpreter lock: capsules are made and taken apart inside.
 _library = ctypes.PyDLL(_path)
 _SHAPE = (ctypes.POINTER(ctypes.c_int64), ctypes.c_uint64)
@@ -56,7 +65,9 @@ def _function(name, result, *arguments):
 
 
 _last_error = _function("last_error", ctypes.c_char_p)
-_pool_new = _function("pool_new", ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, _OUT)
+_pool_new = _function("pool_new", ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32,
+                      ctypes.c_int32, _OUT)
+_pool_statistics = _function("pool_statistics", None, ctypes.c_void_p, ctypes.POINTER(_Statistics))
 _pool_delete = _function("pool_delete", None, ctypes.c_void_p)
 _pool_clear = _function("pool_clear", ctypes.c_int, ctypes.c_void_p)
 _pool_used_memory = _function("pool_used_memory", ctypes.c_uint64, ctypes.c_void_p)
@@ -64,7 +75,7 @@ _pool_empty = _function("pool_empty", ctypes.c_int, ctypes.c_void_p, *_SHAPE, *_
 _tensor_delete = _function("tensor_delete", None, ctypes.c_void_p)
 _tensor_view = _function("tensor_view", ctypes.c_int, ctypes.c_void_p, *_SHAPE, *_DTYPE, ctypes.c_uint64, _OUT)
 _tensor_info = _function("tensor_info", None, ctypes.c_void_p, ctypes.POINTER(_Info))
-_tensor_copyin = _function("tensor_copyin", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64)
+_tensor_copyin = _function("tensor_copyin", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
 _tensor_copyout = _function("tensor_copyout", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
 _tensor_synchronize = _function("tensor_synchronize", ctypes.c_int, ctypes.c_void_p)
 _to_capsule = _function("tensor_to_capsule", ctypes.c_int, ctypes.c_void_p, ctypes.c_int,
@@ -90,6 +101,8 @@ def _code_and_bits(name):
 
 
 def _dtype(name):
+    if not isinstance(name, str):
+        raise TypeError(f'dtype: the name of a data type, as "float32", is needed, not {name!r}')
     one = _code_and_bits(name)
     if one is not None:
         return (*one, 1)
@@ -108,8 +121,24 @@ def _dtype_name(code, bits, lanes):
     return f"{kind}{bits}" if lanes == 1 else f"{kind}{bits}x{lanes}"
 
 
+def _count(argument, value, low, high=(1 << 64) - 1):
+    """`value` as an int, or an error that names the argument."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{argument}: an integer is needed, not {value!r}") from None
+    if not low <= number <= high:
+        raise ValueError(f"{argument}: {number} is not from {low} to {high}")
+    return number
+
+
 def _shape(shape):
-    return (ctypes.c_int64 * len(shape))(*shape), len(shape)
+    try:
+        sizes = tuple(shape)
+    except TypeError:
+        raise TypeError(f"shape: a sequence of integers is needed, not {shape!r}") from None
+    sizes = [_count("shape", size, -(1 << 63), (1 << 63) - 1) for size in sizes]
+    return (ctypes.c_int64 * len(sizes))(*sizes), len(sizes)
 
 
 def _checked(failed):
@@ -135,16 +164,36 @@ class Tensor:
     address = property(lambda self: self._info.address)
     read_only = property(lambda self: bool(self._info.read_only))
 
+    def __repr__(self):
+        device_type, device_id = self.__dlpack_device__()
+        return (f"<packalloc.Tensor shape={self.shape} dtype={self.dtype} device=({device_type}, {device_id})"
+                f"{' read_only' if self.read_only else ''}>")
+
+    def __array__(self, *_, **__):
+        # Without this, numpy.asarray makes an array of one Python object.
+        raise TypeError("a packalloc.Tensor is no array by itself: numpy.from_dlpack shares its memory")
+
     def view(self, shape, dtype, byte_offset=0):
         """A tensor over this one's memory from `byte_offset` on."""
+        byte_offset = _count("byte_offset", byte_offset, 0)
         out = ctypes.c_void_p()
         _checked(_tensor_view(self._handle, *_shape(shape), *_dtype(dtype), byte_offset, out))
         return Tensor(out)
 
     def copyin(self, data):
-        """Writes `data` (bytes) to the start."""
-        data = bytes(data)
-        _checked(_tensor_copyin(self._handle, data, len(data)))
+        """Writes `data` (bytes, a NumPy array or any other contiguous buffer) to the start."""
+        try:
+            view = memoryview(data)
+        except TypeError:
+            raise TypeError(f"data: an object with bytes in it is needed, not a {type(data).__name__}") from None
+        if not view.c_contiguous:
+            raise ValueError("data: its bytes must lie in one piece, in row-major order")
+        # ctypes takes the address of writable buffers only; of others, the bytes.
+        if view.readonly or not view.nbytes:
+            source = view.tobytes()
+        else:
+            source = (ctypes.c_char * view.nbytes).from_buffer(view)
+        _checked(_tensor_copyin(self._handle, source, view.nbytes))
 
     def tobytes(self):
         data = ctypes.create_string_buffer(self.nbytes)
@@ -176,13 +225,28 @@ class Tensor:
 
 
 class TensorPool:
-    """Tensors from a cache of pages over a device ("CPU", "CUDA:1", "CL:0", ...)."""
+    """Tensors from a cache of pages over a device ("CPU", "CUDA:1", "CL:0", ...).
 
-    def __init__(self, device="CPU", page_size=4096):
+    At most `max_cached_bytes` are kept without being in use (None: without a limit). `dl_device` is the pair
+    (device type, id) that DLPack is to be told, for allocators whose name does not say; (12, 0) is an extension device.
+    """
+
+    def __init__(self, device="CPU", page_size=4096, max_cached_bytes=None, dl_device=None):
         self._handle = None
+        if not isinstance(device, str):
+            raise TypeError(f'device: a name, as "CUDA:1", is needed, not {device!r}')
+        page_size = _count("page_size", page_size, 0)
+        limit = (1 << 64) - 1 if max_cached_bytes is None else _count("max_cached_bytes", max_cached_bytes, 0)
+        dl_type, dl_id = 0, 0
+        if dl_device is not None:
+            if not isinstance(dl_device, (tuple, list)) or len(dl_device) != 2:
+                raise TypeError(f"dl_device: a pair (device type, id) is needed, not {dl_device!r}")
+            dl_type = _count("dl_device", dl_device[0], 1, (1 << 31) - 1)
+            dl_id = _count("dl_device", dl_device[1], 0, (1 << 31) - 1)
         out = ctypes.c_void_p()
-        _checked(_pool_new(device.encode(), page_size, out))
+        _checked(_pool_new(device.encode(), page_size, limit, dl_type, dl_id, out))
         self._handle = out
+        self._device = device
 
     def __del__(self):
         if getattr(self, "_handle", None) is not None and _pool_delete is not None:
@@ -200,12 +264,25 @@ class TensorPool:
 
     @property
     def used_memory(self):
+        """Bytes that the pool has from its device: in use and cached, in whole pages."""
         return _pool_used_memory(self._handle)
+
+    @property
+    def statistics(self):
+        """A dict: hits, misses, evictions, cached_bytes, in_use_bytes, peak_in_use_bytes."""
+        stats = _Statistics()
+        _pool_statistics(self._handle, stats)
+        return {name: getattr(stats, name) for name, _ in stats._fields_}
+
+    def __repr__(self):
+        return f"<packalloc.TensorPool {self._device!r} used_memory={self.used_memory}>"
 
 
 def from_dlpack(tensor):
     """A Tensor over the memory of any object with __dlpack__, or of a DLPack capsule."""
     if not hasattr(tensor, "__dlpack__"):
+        if type(tensor).__name__ != "PyCapsule":
+            raise TypeError(f"{type(tensor).__name__} has no __dlpack__, and is no DLPack capsule")
         capsule = tensor
     else:
         # On CUDA the producer makes the legacy default stream wait for its work.

@@ -231,6 +231,7 @@ TEST_CASE("load: buffers from files, with progress, cancellation and errors") {
   };
   CHECK(load(b, path.c_str(), 5001) == PACKALLOC_OUT_OF_RANGE);
   CHECK(ErrorHas("item 0"));
+  CHECK(ErrorHas("5000 bytes at byte 5001 were asked for, but the file has 10000 bytes"));
   CHECK(load(b, path.c_str(), UINT64_MAX) == PACKALLOC_OUT_OF_RANGE);
   CHECK(load(b, (folder / "none").c_str(), 0) == PACKALLOC_NOT_FOUND);
   CHECK(load(b, nullptr, 0) == PACKALLOC_INVALID_ARGUMENT);

@@ -47,6 +47,7 @@ TEST_CASE("numbers that are no handles of this table") {
   const std::uint64_t mine = table.Add(std::make_shared<int>(1)).value();
   CHECK(FindCode(table, 0) == absl::StatusCode::kInvalidArgument);
   CHECK(FindCode(table, foreign) == absl::StatusCode::kInvalidArgument);
+  CHECK(table.Find(foreign).status().message() == "that is no thing handle");
   CHECK(FindCode(table, reinterpret_cast<std::uintptr_t>(&table)) == absl::StatusCode::kInvalidArgument);
   CHECK(FindCode(table, mine + 1) == absl::StatusCode::kInvalidArgument);          // a slot that was never used
   CHECK(FindCode(table, mine + (1 << 20)) == absl::StatusCode::kInvalidArgument);  // a chunk that was never made

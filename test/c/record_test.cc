@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/c/last_error.h"
 #include "packalloc/buffer.h"
 #include "packalloc/c_record.h"
 #include "packalloc/disk_file.h"
@@ -36,6 +37,13 @@ ContractOptions RoundTripOptions(const MockSubject& subject, bool packed) {
   options.skips = {{"alloc.exceptions_pass", "no exception crosses C: it becomes a status"}};
   options.checks_ranges = packed;
   return options;
+}
+
+TEST_CASE("what a C function answers becomes a status, with what it says where it says anything") {
+  CHECK(StatusFromC(77, "HEAP", "alloc", nullptr).message() == "HEAP: alloc answered 77, which is no packalloc_status");
+  CHECK(StatusFromC(-1, "HEAP", "alloc", "why").message() ==
+        "HEAP: alloc answered -1, which is no packalloc_status: why");
+  CHECK(StatusFromC(PACKALLOC_NOT_FOUND, "HEAP", "alloc", "why").message() == "HEAP: alloc: why");
 }
 
 TEST_CASE("C++ to C to C++ keeps the contract: eager, lazy, opaque handles, as a GPU") {

@@ -192,7 +192,9 @@ TEST_CASE("uninstalling gives the one before its place back, in order; objects o
     void* from_b = FakeTvmFfiMake(48, 8, kNode);
     CHECK(a.objects.stats().live == 2);
     CHECK(b.objects.stats().live == 1);
-    CHECK(a.objects.Uninstall().code() == absl::StatusCode::kFailedPrecondition);
+    const absl::Status too_early = a.objects.Uninstall();
+    CHECK(too_early.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(too_early.message().find("by the handle that its installation gave") != absl::string_view::npos);
     Drop(from_a);  // while another one is installed
     Drop(from_b);
   }

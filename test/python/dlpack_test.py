@@ -1,7 +1,10 @@
 """Tensors of the package shared with NumPy and PyTorch, whichever this interpreter has. 77 (skipped) with neither."""
 
+import array
 import ctypes
 import gc
+import os
+import subprocess
 import sys
 import threading
 import unittest
@@ -48,8 +51,12 @@ class Package(unittest.TestCase):
             self.assertTrue(is_valid(capsule, b"used_" + name))
             with self.assertRaisesRegex(packalloc.Error, "consumed before"):
                 packalloc.from_dlpack(capsule)
+        with self.assertRaisesRegex(TypeError, "list has no __dlpack__"):
+            packalloc.from_dlpack([1, 2])
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         with self.assertRaisesRegex(packalloc.Error, "not a DLPack capsule"):
-            packalloc.from_dlpack(7)
+            packalloc.from_dlpack(make(1, b"other", None))
 
     def test_capsule_that_nobody_consumes_gives_its_memory_back(self):
         own = pool()
@@ -75,6 +82,64 @@ class Package(unittest.TestCase):
                      lambda: filled((4,)).view((5000,), "float32"), lambda: filled((4,)).copyin(b"x" * 17)):
             self.assertRaises(packalloc.Error, call)
 
+    def test_errors_name_the_argument(self):
+        for name, error, call in (
+                ("shape", TypeError, lambda: pool().empty(4)), ("shape", TypeError, lambda: pool().empty((1.5,))),
+                ("shape", ValueError, lambda: pool().empty((1 << 63,))),
+                ("dtype", TypeError, lambda: pool().empty((4,), int)),
+                ("byte_offset: -4 ", ValueError, lambda: filled((4,)).view((1,), "float32", -4)),
+                ("byte_offset", TypeError, lambda: filled((4,)).view((1,), "float32", "4")),
+                ("data", TypeError, lambda: filled((4,)).copyin(5)),
+                ("data", ValueError, lambda: filled((4,)).copyin(memoryview(b"12345678")[::2])),
+                ("device", TypeError, lambda: packalloc.TensorPool(1)),
+                ("page_size", ValueError, lambda: packalloc.TensorPool("CPU", -1)),
+                ("max_cached_bytes", TypeError, lambda: packalloc.TensorPool("CPU", max_cached_bytes="1MiB")),
+                ("dl_device", TypeError, lambda: packalloc.TensorPool("CPU", dl_device=12)),
+                ("dl_device", ValueError, lambda: packalloc.TensorPool("CPU", dl_device=(0, 0)))):
+            with self.subTest(name), self.assertRaisesRegex(error, "^" + name):
+                call()
+
+    def test_copyin_takes_any_buffer(self):
+        for data in b"abcd", bytearray(b"abcd"), memoryview(b"abcd"), array.array("i", [0x64636261]):
+            tensor = pool().empty((4,), "uint8")
+            tensor.copyin(data)
+            self.assertEqual(tensor.tobytes(), b"abcd")
+        tensor.copyin(b"")
+        self.assertEqual(tensor.tobytes(), b"abcd")
+        growing = bytearray(b"efgh")
+        tensor.copyin(growing)
+        growing.append(1)  # the buffer is not held on to
+        self.assertEqual(tensor.tobytes(), b"efgh")
+
+    def test_a_cache_with_a_limit_and_its_statistics(self):
+        own = packalloc.TensorPool("CPU", max_cached_bytes=4096)
+        first, second = own.empty((4096,), "uint8"), own.empty((4096,), "uint8")
+        self.assertEqual((own.statistics["in_use_bytes"], own.used_memory), (8192, 8192))
+        del first, second
+        gc.collect()
+        tensor = own.empty((1,), "uint8")
+        self.assertEqual(own.statistics, {"hits": 1, "misses": 2, "evictions": 1, "cached_bytes": 0,
+                                          "in_use_bytes": 4096, "peak_in_use_bytes": 8192})
+        del tensor
+
+    def test_a_device_that_its_name_does_not_tell(self):
+        with self.assertRaisesRegex(packalloc.Error, "DlDevice"):
+            packalloc.TensorPool("NULL")
+        tensor = packalloc.TensorPool("NULL", dl_device=(12, 3)).empty((4,))
+        self.assertEqual(tensor.__dlpack_device__(), (12, 3))
+
+    def test_what_is_printed(self):
+        own = pool()
+        tensor = own.empty((2, 3), "int8")
+        self.assertEqual(repr(tensor), "<packalloc.Tensor shape=(2, 3) dtype=int8 device=(1, 0)>")
+        self.assertEqual(repr(own), "<packalloc.TensorPool 'CPU' used_memory=4096>")
+
+    def test_a_library_that_is_not_there_is_named(self):
+        environment = dict(os.environ, PACKALLOC_PYTHON_LIBRARY="/none/lib.so")
+        tried = subprocess.run([sys.executable, "-c", "import packalloc"], env=environment, capture_output=True,
+                               text=True, check=False)
+        self.assertRegex(tried.stderr, "ImportError: .*/none/lib.so.*PACKALLOC_PYTHON_LIBRARY")
+
     def test_data_types(self):
         for name in "bool", "bfloat16", "float8_e4m3fn", "int4x8", "complex64", "float4_e2m1fnx2":
             self.assertEqual(pool().empty((2,), name).dtype, name)
@@ -88,6 +153,15 @@ class NumPy(unittest.TestCase):
         self.assertEqual((array.shape, array.dtype), ((3, 4), numpy.float32))
         self.assertEqual(array.ctypes.data, tensor.address)
         self.assertEqual(array.tobytes(), tensor.tobytes())
+
+    def test_an_array_only_when_asked_for(self):
+        with self.assertRaisesRegex(TypeError, "numpy.from_dlpack"):
+            numpy.asarray(filled((3,)))
+        tensor = pool().empty((2, 3))
+        tensor.copyin(numpy.ones((2, 3), "float32"))
+        self.assertEqual(tensor.tobytes(), numpy.ones(6, "float32").tobytes())
+        with self.assertRaisesRegex(TypeError, "^dtype"):
+            pool().empty((4,), numpy.float32)
 
     def test_writes_are_shared(self):
         if not at_least(numpy, 2, 1):

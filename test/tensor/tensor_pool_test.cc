@@ -238,6 +238,21 @@ TEST_CASE("alignment: 256 bytes, an element's own where it is larger, and the de
   CHECK(handles.mock->live().front().spec.alignment == 64);
 }
 
+TEST_CASE("a device that cannot align as the pool asks: the error names the pool's option") {
+  Allocator<MockBuf> record = MockAllocator();
+  record.alloc = [inner = record.alloc](std::size_t nbytes, const BufferSpec& spec) -> absl::StatusOr<MockBuf> {
+    if (spec.alignment > 64) return absl::InvalidArgumentError("no alignment above 64");
+    return inner(nbytes, spec);
+  };
+  const PackedAllocator device = *Pack(std::move(record));
+  const absl::Status refused = TensorPool::Make({{kDev0, device}})->Empty({1}, kUInt8).status();
+  CHECK(refused.code() == kInvalid);
+  CHECK(refused.message().find("the tensor pool asks for alignment 256 (TensorPoolOptions::alignment") !=
+        absl::string_view::npos);
+  CHECK(refused.message().find("no alignment above 64") != absl::string_view::npos);
+  CHECK(TensorPool::Make({{kDev0, device}}, {.alignment = 64})->Empty({1}, kUInt8).ok());
+}
+
 TEST_CASE("exhausted: what is cached goes first, other errors are passed on as they are") {
   const MockDevice device({.capacity_bytes = 1 << 20});
   const TensorPool pool = PoolOver(device);

@@ -266,7 +266,7 @@ TEST_CASE("load says what was read and how, for people and for programs") {
   const Result people = Run({"load", path, "--verify"});
   REQUIRE_MESSAGE(people.status == 0, people.err);
   CHECK(people.err.empty());
-  for (const char* part : {"1 tensors", "100000 bytes", "CPU", "GB/s", "page cache", "verified: CRC-32"}) {
+  for (const char* part : {"1 tensor,", "100000 bytes", "CPU", "GB/s", "page cache", "verified: CRC-32"}) {
     CAPTURE(part);
     CHECK(people.out.find(part) != std::string::npos);
   }

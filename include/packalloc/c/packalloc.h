@@ -110,7 +110,8 @@ PACKALLOC_API packalloc_status packalloc_pack(const packalloc_record* record, pa
  * not packalloc_buffers. */
 PACKALLOC_API packalloc_status packalloc_export(packalloc_allocator* allocator, packalloc_record* out);
 
-/* A new allocator: `allocator` under layers as a device name writes them, "lru:max_bytes=1MiB+checked". */
+/* A new allocator: `allocator` under layers as a device name writes them, "lru:max_bytes=1MiB+checked"; a "+"
+ * may stand before the first, and "" adds none. */
 PACKALLOC_API packalloc_status packalloc_add_layers(packalloc_allocator* allocator, const char* layers,
                                                     packalloc_allocator** out);
 
@@ -237,7 +238,8 @@ typedef int32_t (*packalloc_progress)(void* user_data, uint64_t done, uint64_t t
 /* Fills `count` buffers from files, by the fastest way there is, without draining the pipeline between them; as
  * packalloc::CopyAll. `progress` may be NULL. Everything is checked before the first byte is written.
  * PACKALLOC_NOT_FOUND for a file that is not there, PACKALLOC_OUT_OF_RANGE for one that is too short,
- * PACKALLOC_CANCELLED where progress answered 0; after the last two the buffers' bytes are undefined. */
+ * PACKALLOC_CANCELLED where progress answered 0; after the last two the buffers' bytes are undefined.
+ * So are those of a buffer that several items name: the order in which items are read is not promised. */
 PACKALLOC_API packalloc_status packalloc_load(const packalloc_load_item* items, size_t count,
                                               packalloc_progress progress, void* user_data);
 

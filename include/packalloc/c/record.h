@@ -4,6 +4,7 @@
  *
  *   static packalloc_status heap_alloc(void* self, size_t nbytes, const packalloc_buffer_spec* spec,
  *                                      packalloc_raw_buffer* out) {
+ *     if (spec->external_ptr != NULL || spec->zero || spec->alignment > 16) return PACKALLOC_INVALID_ARGUMENT;
  *     void* data = malloc(nbytes);
  *     if (data == NULL) return PACKALLOC_RESOURCE_EXHAUSTED;
  *     out->word[0] = (uintptr_t)data;                        // the four words are this allocator's to define
