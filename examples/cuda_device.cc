@@ -19,6 +19,7 @@ int main() {
   absl::StatusOr<packalloc::PackedAllocator> mine = packalloc::Open("CUDA:0", options);
   // [/snippet]
 
+  packalloc::Shutdown();  // what is opened by name is released with the last of these variables, not kept to the end
   std::cout << device->name() << " on device " << native->device() << ", and on my stream: " << mine.status() << '\n';
   return mine.ok() ? 0 : 1;
 }

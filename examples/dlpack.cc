@@ -48,6 +48,15 @@ absl::Status Export() {
   absl::StatusOr<packalloc::DlpackVersionedPtr> exported = packalloc::ToDlpackVersioned(*as_tensor);
   // [/snippet buffer]
   Expect(exported.ok(), "a buffer went out");
+
+  // [snippet read_only]
+  absl::StatusOr<packalloc::Tensor> constant =
+      packalloc::Tensor::Over(weights, {1024}, packalloc::kFloat32, {.read_only = true});
+  if (!constant.ok()) return constant.status();
+  absl::StatusOr<packalloc::DlpackVersionedPtr> said = packalloc::ToDlpackVersioned(*constant);  // with flag 1
+  // [/snippet read_only]
+  Expect(said.ok(), "a read-only tensor went out");
+  Expect(!packalloc::ToDlpack(*constant).ok(), "the older struct cannot say so");
   return absl::OkStatus();
 }
 

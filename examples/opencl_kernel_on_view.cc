@@ -12,6 +12,7 @@
 
 namespace {
 
+// [snippet kernel]
 constexpr char kSource[] = R"(
 __kernel void twice(__global uchar* root, ulong offset) {
   __global float* data = (__global float*)(root + offset);
@@ -27,6 +28,7 @@ cl_kernel Build(const packalloc::OpenClNative& native) {
   clReleaseProgram(program);
   return kernel;
 }
+// [/snippet kernel]
 
 }  // namespace
 

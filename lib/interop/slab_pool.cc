@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "packalloc/buffer.h"
 
 namespace packalloc::internal {
 
@@ -81,7 +82,20 @@ absl::Status SlabPool::Check() {
         absl::StrCat(memory_.name(), " has no host_ptr; objects need memory that the CPU can reach"));
   }
   absl::StatusOr<Slab*> slab = NewSlab(0);
-  if (!slab.ok()) return slab.status();
+  if (!slab.ok()) {
+    const absl::Status& why = slab.status();
+    if (absl::IsInvalidArgument(why)) {
+      // Device memory often cannot be aligned to a slab either; that it is the device's says more.
+      BufferSpec unaligned = slab_spec_;
+      unaligned.alignment = 0;
+      const Buffer probe(memory_, kSlabBytes, unaligned);
+      if (probe.Allocate().ok() && !probe.host_ptr().ok()) {
+        return absl::FailedPreconditionError(absl::StrCat("a slab of TVM-FFI's objects: the memory of ", memory_.name(),
+                                                          " is not the host's: ", why.message()));
+      }
+    }
+    return {why.code(), absl::StrCat("a slab of TVM-FFI's objects: ", why.message())};
+  }
   const AnyBuf memory = std::move((*slab)->memory);
   (*slab)->~Slab();
   return Release(memory, kSlabBytes, slab_spec_);

@@ -258,6 +258,23 @@ TEST_CASE("what cannot be installed is refused, and what was installed stays") {
   CHECK(code_of(cpu, {.spec = {.external_ptr = 4096}}) == absl::StatusCode::kInvalidArgument);
   CHECK(code_of(*Pack(MockAllocator({.capacity_bytes = 1000}))) == absl::StatusCode::kResourceExhausted);
   CHECK(code_of(*Pack(MockAllocator({.host_accessible = false}))) == absl::StatusCode::kFailedPrecondition);
+  for (const bool hosts : {true, false}) {  // memory that cannot be aligned to a slab; the error says which is wrong
+    Allocator<MockBuf> record = MockAllocator();
+    const auto mock = Find<MockControl>(record);
+    if (!hosts) {
+      record.host_ptr = [](const MockBuf&) -> absl::StatusOr<std::byte*> {
+        return absl::FailedPreconditionError("device memory");
+      };
+    }
+    record.alloc = [inner = record.alloc](std::size_t nbytes, const BufferSpec& spec) -> absl::StatusOr<MockBuf> {
+      if (spec.alignment > 4096) return absl::InvalidArgumentError("no such alignment");
+      return inner(nbytes, spec);
+    };
+    const absl::Status refused = InstallTvmFfiObjectAllocator(*Pack(record)).status();
+    CHECK(refused.code() == (hosts ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kFailedPrecondition));
+    CHECK(refused.message().find(hosts ? "a slab of TVM-FFI's objects" : "not the host's") != absl::string_view::npos);
+    CHECK(mock->live_blocks() == 0);
+  }
   CHECK(code_of(*Pack(FakeRecord(std::make_shared<Fake>()))) == absl::StatusCode::kFailedPrecondition);  // no host_ptr
 
   const auto heap = std::make_shared<Fake>();  // with host_ptr, and aligned to anything but 64 KiB
