@@ -40,8 +40,8 @@ absl::Status ExportToStream(aclrtStream stream, const packalloc::PackedAllocator
     return ran;
   }
   std::cout << registration->stats().kept_bytes << " bytes kept for the next run\n";
-  if (absl::Status trimmed = registration->Trim(); !trimmed.ok())
-    return trimmed;                   // waits for the stream, gives them back
+  absl::Status trimmed = registration->Trim();  // waits for the stream, gives them back
+  if (!trimmed.ok()) return trimmed;
   return registration->Unregister();  // before the stream is destroyed
   // [/snippet export]
 }

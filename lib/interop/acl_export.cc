@@ -65,7 +65,7 @@ absl::Status FillDesc(const AclFunctions& acl, void* desc, const AclCallbacks& c
       {acl.aclrtAllocatorSetGetAddrFromBlockFuncToDesc(desc, callbacks.get_addr_from_block),
        "aclrtAllocatorSetGetAddrFromBlockFuncToDesc"}};
   for (const auto& [code, call] : answers) {
-    if (absl::Status set = AclStatus(code, call); !set.ok()) return set;
+    if (absl::Status set = AclStatus(acl, code, call); !set.ok()) return set;
   }
   return absl::OkStatus();
 }
@@ -74,7 +74,7 @@ absl::Status Register(const AclFunctions& acl, void* stream, const AclCallbacks&
   void* desc = acl.aclrtAllocatorCreateDesc();
   if (desc == nullptr) return absl::ResourceExhaustedError("aclrtAllocatorCreateDesc answered null");
   absl::Status status = FillDesc(acl, desc, callbacks);
-  if (status.ok()) status = AclStatus(acl.aclrtAllocatorRegister(stream, desc), "aclrtAllocatorRegister");
+  if (status.ok()) status = AclStatus(acl, acl.aclrtAllocatorRegister(stream, desc), "aclrtAllocatorRegister");
   acl.aclrtAllocatorDestroyDesc(desc);  // registering has copied it; what is lost where this fails is a few bytes
   return status;
 }
@@ -90,12 +90,13 @@ bool IsReplaced(const AclFunctions& acl, void* stream, const void* object) {
 }
 
 absl::Status Synchronize(const AclRegistrationState& state) {
-  return AclStatus(state.acl.aclrtSynchronizeStream(state.stream), "aclrtSynchronizeStream");
+  return AclStatus(state.acl, state.acl.aclrtSynchronizeStream(state.stream), "aclrtSynchronizeStream");
 }
 
 absl::Status TakeOff(AclRegistrationState& state) {
   if (state.on_stream && !IsReplaced(state.acl, state.stream, state.object->callbacks().object)) {
-    absl::Status off = AclStatus(state.acl.aclrtAllocatorUnregister(state.stream), "aclrtAllocatorUnregister");
+    absl::Status off =
+        AclStatus(state.acl, state.acl.aclrtAllocatorUnregister(state.stream), "aclrtAllocatorUnregister");
     if (!off.ok()) return off;
   }
   state.on_stream = false;

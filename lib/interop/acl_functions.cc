@@ -19,20 +19,38 @@ void Resolve(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
 }
 
+// A runtime's file, and where its functions are looked up.
+struct Library {
+  std::string path;
+  void* handle;
+};
+
+absl::StatusOr<Library> OpenLibrary(const std::string& path) {
+  // Never closed: callbacks and registrations outlive whoever asked.
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle != nullptr) return Library{path, handle};
+  const char* why = dlerror();
+  return absl::UnavailableError(absl::StrCat("no ", path, ": ", why == nullptr ? "it cannot be loaded" : why,
+                                             " (source CANN's set_env.sh, or set PACKALLOC_LIBASCENDCL)"));
+}
+
+absl::StatusOr<Library> FindLibrary(const std::string& named) {
+  if (!named.empty()) return OpenLibrary(named);
+  if (const auto set = EnvString("PACKALLOC_LIBASCENDCL")) return OpenLibrary(*set);
+  const void* linked = dlsym(RTLD_DEFAULT, "aclrtSynchronizeStream");
+  if (linked == nullptr) return OpenLibrary("libascendcl.so");
+  Dl_info file{};
+  return Library{dladdr(linked, &file) != 0 ? file.dli_fname : "of the program", RTLD_DEFAULT};
+}
+
 }  // namespace
 
 absl::StatusOr<AclFunctions> LoadAclFunctions(const std::string& library) {
-  const std::string path = library.empty() ? EnvString("PACKALLOC_LIBASCENDCL").value_or("libascendcl.so") : library;
-  // Never closed: callbacks and registrations outlive whoever asked.
-  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* why = dlerror();
-    return absl::UnavailableError(absl::StrCat("no ", path, ": ", why == nullptr ? "it cannot be loaded" : why,
-                                               " (source CANN's set_env.sh, or set PACKALLOC_LIBASCENDCL)"));
-  }
+  absl::StatusOr<Library> found = FindLibrary(library);
+  if (!found.ok()) return found.status();
   AclFunctions acl;
-  acl.library = path;
-#define PACKALLOC_ACL_RESOLVE(name) Resolve(handle, #name, acl.name)
+  acl.library = found->path;
+#define PACKALLOC_ACL_RESOLVE(name) Resolve(found->handle, #name, acl.name)
   PACKALLOC_ACL_RESOLVE(aclrtAllocatorCreateDesc);
   PACKALLOC_ACL_RESOLVE(aclrtAllocatorDestroyDesc);
   PACKALLOC_ACL_RESOLVE(aclrtAllocatorSetObjToDesc);
@@ -46,24 +64,27 @@ absl::StatusOr<AclFunctions> LoadAclFunctions(const std::string& library) {
   PACKALLOC_ACL_RESOLVE(aclrtSynchronizeStream);
   PACKALLOC_ACL_RESOLVE(aclrtStreamQuery);
   PACKALLOC_ACL_RESOLVE(aclrtMemcpy);
+  PACKALLOC_ACL_RESOLVE(packalloc_acl_last_error);
+  PACKALLOC_ACL_RESOLVE(packalloc_acl_address_is_pointer);
 #undef PACKALLOC_ACL_RESOLVE
   return acl;
 }
 
 namespace internal {
 
-absl::Status AclStatus(int code, absl::string_view call) {
+absl::Status AclStatus(const AclFunctions& acl, int code, absl::string_view call) {
+  if (code == kAclSuccess) return absl::OkStatus();
+  const char* sentence = acl.packalloc_acl_last_error == nullptr ? "" : acl.packalloc_acl_last_error();
+  const std::string why = *sentence == '\0' ? "" : absl::StrCat(": ", sentence);
   switch (code) {
-    case kAclSuccess:
-      return absl::OkStatus();
     case kAclInvalidParam:
-      return absl::InvalidArgumentError(absl::StrCat(call, " answered ", code, ": a parameter is invalid"));
+      return absl::InvalidArgumentError(absl::StrCat(call, " answered ", code, ": a parameter is invalid", why));
     case kAclBadAlloc:
-      return absl::ResourceExhaustedError(absl::StrCat(call, " answered ", code, ": host memory ran out"));
+      return absl::ResourceExhaustedError(absl::StrCat(call, " answered ", code, ": host memory ran out", why));
     case kAclMemoryAllocation:
-      return absl::ResourceExhaustedError(absl::StrCat(call, " answered ", code, ": device memory ran out"));
+      return absl::ResourceExhaustedError(absl::StrCat(call, " answered ", code, ": device memory ran out", why));
     default:
-      return absl::InternalError(absl::StrCat(call, " answered the aclError ", code));
+      return absl::InternalError(absl::StrCat(call, " answered the aclError ", code, why));
   }
 }
 

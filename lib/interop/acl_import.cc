@@ -328,7 +328,7 @@ void AddOptional(const std::shared_ptr<ImportedAcl>& self, Allocator<AclBlock>& 
 absl::StatusOr<Allocator<AclBlock>> FromAclCallbacks(const AclCallbacks& callbacks, const AclCopies& copies,
                                                      const AclImportOptions& options) {
   if (absl::Status complete = CheckCallbacks(callbacks, options); !complete.ok()) return complete;
-  absl::StatusOr<std::shared_ptr<AclMemoryAccess>> memory = internal::MakeAclMemoryAccess(copies, options.stream);
+  absl::StatusOr<std::shared_ptr<AclMemoryAccess>> memory = internal::MakeAclMemoryAccess(callbacks, copies, options);
   if (!memory.ok()) return memory.status();
   Allocator<AclBlock> out;
   out.traits.name = options.name;

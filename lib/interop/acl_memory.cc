@@ -21,8 +21,8 @@ std::byte* At(const AclPlace& place) { return static_cast<std::byte*>(place.addr
 
 class ByAddress final : public AclMemoryAccess {
  public:
-  explicit ByAddress(AclCopyFunctions functions) : functions_(std::move(functions)) {
-    offset = true;
+  ByAddress(AclCopyFunctions functions, bool pointers) : functions_(std::move(functions)) {
+    offset = address_is_pointer = pointers;  // nobody adds to a handle
     transfer = static_cast<bool>(functions_.transfer);
     synchronize = static_cast<bool>(functions_.synchronize);
     memory_domain = NewDomain();
@@ -54,13 +54,14 @@ enum Kind { kHostToDevice = 1, kDeviceToHost = 2, kDeviceToDevice = 3 };
 struct Runtime {
   AclFunctions acl;
   void* stream;
+  bool pointers;
 
   absl::Status Wait() const {
     if (stream == nullptr) return absl::OkStatus();
-    return AclStatus(acl.aclrtSynchronizeStream(stream), "aclrtSynchronizeStream");
+    return AclStatus(acl, acl.aclrtSynchronizeStream(stream), "aclrtSynchronizeStream");
   }
   absl::Status Copy(void* dest, const void* src, std::size_t nbytes, Kind kind) const {
-    return AclStatus(acl.aclrtMemcpy(dest, nbytes, src, nbytes, kind),
+    return AclStatus(acl, acl.aclrtMemcpy(dest, nbytes, src, nbytes, kind),
                      absl::StrCat("aclrtMemcpy of ", nbytes, " bytes"));
   }
 
@@ -79,8 +80,8 @@ struct Runtime {
   }
 };
 
-AclCopyFunctions CopiesBy(const AclFunctions& acl, void* stream) {
-  const auto runtime = std::make_shared<const Runtime>(Runtime{acl, stream});
+AclCopyFunctions CopiesBy(const AclFunctions& acl, void* stream, bool pointers) {
+  const auto runtime = std::make_shared<const Runtime>(Runtime{acl, stream, pointers});
   AclCopyFunctions copies;
   copies.copyin = [runtime](void* dest, absl::Span<const std::byte> src) -> absl::Status {
     if (absl::Status waited = runtime->Wait(); !waited.ok()) return waited;
@@ -95,7 +96,7 @@ AclCopyFunctions CopiesBy(const AclFunctions& acl, void* stream) {
     if (absl::Status waited = runtime->Wait(); !waited.ok()) return waited;
     const auto to = reinterpret_cast<std::uintptr_t>(dest);
     const auto from = reinterpret_cast<std::uintptr_t>(src);
-    if ((to > from ? to - from : from - to) < nbytes) {
+    if (runtime->pointers && (to > from ? to - from : from - to) < nbytes) {
       return runtime->Move(static_cast<std::byte*>(dest), static_cast<const std::byte*>(src), nbytes);
     }
     return runtime->Copy(dest, src, nbytes, kDeviceToDevice);
@@ -191,7 +192,11 @@ class ByAllocator final : public AclMemoryAccess {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<AclMemoryAccess>> MakeAclMemoryAccess(const AclCopies& copies, void* stream) {
+absl::StatusOr<std::shared_ptr<AclMemoryAccess>> MakeAclMemoryAccess(const AclCallbacks& callbacks,
+                                                                     const AclCopies& copies,
+                                                                     const AclImportOptions& options) {
+  void* stream = options.stream;
+  const bool pointers = options.address_is_pointer && AclObject::AddressIsPointer(callbacks).value_or(true);
   if (const auto* packed = std::get_if<PackedAllocator>(&copies)) {
     if (!*packed) return absl::FailedPreconditionError("the PackedAllocator that is to copy is empty");
     return std::make_shared<ByAllocator>(*packed);
@@ -201,12 +206,14 @@ absl::StatusOr<std::shared_ptr<AclMemoryAccess>> MakeAclMemoryAccess(const AclCo
     if (acl->aclrtMemcpy == nullptr) missing.emplace_back("aclrtMemcpy");
     if (stream != nullptr && acl->aclrtSynchronizeStream == nullptr) missing.emplace_back("aclrtSynchronizeStream");
     if (absl::Status complete = MissingAclFunctions(*acl, missing); !complete.ok()) return complete;
-    return std::make_shared<ByAddress>(CopiesBy(*acl, stream));
+    const auto ask = acl->packalloc_acl_address_is_pointer;
+    const bool both = pointers && (ask == nullptr || ask(stream, callbacks.object) != 0);
+    return std::make_shared<ByAddress>(CopiesBy(*acl, stream, both), both);
   }
   const auto& functions = std::get<AclCopyFunctions>(copies);
   if (!functions.copyin) return absl::InvalidArgumentError("the AclCopyFunctions have no copyin");
   if (!functions.copyout) return absl::InvalidArgumentError("the AclCopyFunctions have no copyout");
-  return std::make_shared<ByAddress>(functions);
+  return std::make_shared<ByAddress>(functions, pointers);
 }
 
 }  // namespace packalloc::internal

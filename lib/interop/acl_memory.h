@@ -57,8 +57,10 @@ class AclMemoryAccess {
   std::uint32_t memory_domain = 0;
 };
 
-// Errors as FromAclCallbacks.
-absl::StatusOr<std::shared_ptr<AclMemoryAccess>> MakeAclMemoryAccess(const AclCopies& copies, void* stream);
+// To the memory of `callbacks`. Errors as FromAclCallbacks.
+absl::StatusOr<std::shared_ptr<AclMemoryAccess>> MakeAclMemoryAccess(const AclCallbacks& callbacks,
+                                                                     const AclCopies& copies,
+                                                                     const AclImportOptions& options);
 
 }  // namespace packalloc::internal
 

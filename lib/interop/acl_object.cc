@@ -336,6 +336,13 @@ std::optional<AnyBuf> AclObject::BufferOf(void* block, const PackedAllocator& al
   return std::move(place->buffer);
 }
 
+std::optional<bool> AclObject::AddressIsPointer(const AclCallbacks& callbacks) {
+  if (callbacks.alloc != &Alloc) return std::nullopt;
+  const absl::StatusOr<std::shared_ptr<AclObject>> found = Find(callbacks.object);
+  if (!found.ok()) return std::nullopt;
+  return (*found)->packed_.traits().address_is_pointer;
+}
+
 absl::StatusOr<std::shared_ptr<AclObject>> AclObject::Find(void* object) {
   const auto pin = Objects().Find(NumberOf(object));
   if (!pin.ok()) return pin.status();

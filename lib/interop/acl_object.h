@@ -63,6 +63,8 @@ class AclObject : public std::enable_shared_from_this<AclObject> {
   std::optional<Place> Locate(const void* address) const;
   // The buffer of a live block, if it is of an exported allocator that is `allocator`.
   static std::optional<AnyBuf> BufferOf(void* block, const PackedAllocator& allocator);
+  // Whether the addresses of exported blocks are pointers; nullopt for the callbacks of somebody else.
+  static std::optional<bool> AddressIsPointer(const AclCallbacks& callbacks);
   // The object of a handle that callbacks() gave, until End.
   static absl::StatusOr<std::shared_ptr<AclObject>> Find(void* object);
 

@@ -482,6 +482,23 @@ TEST_CASE("the functions are found in the library that an option or the environm
   unsetenv("PACKALLOC_LIBASCENDCL");
 }
 
+TEST_CASE("the runtime that the program is linked with is found without a name, and bounds what is kept") {
+  const absl::StatusOr<AclFunctions> linked = LoadAclFunctions();
+  REQUIRE_MESSAGE(linked.ok(), linked.status().ToString());
+  CHECK((linked->aclrtMemcpy == &aclrtMemcpy));
+  CHECK(linked->library.find("libpackalloc_acl") != std::string::npos);
+
+  FakeAcl acl;
+  AclRegistration registration =
+      *ExportAclAllocator(*Pack(MockAllocator()), {.stream = acl.stream(), .max_kept_bytes = 4096});
+  const AclCallbacks callbacks = registration.callbacks();
+  for (std::size_t nbytes = 1000; nbytes < 10000; nbytes += 1000) {
+    callbacks.free(callbacks.object, callbacks.alloc(callbacks.object, nbytes));
+    CHECK(registration.stats().kept_bytes <= 4096);
+  }
+  CHECK(registration.Unregister().ok());
+}
+
 TEST_CASE("a library without the functions is unavailable, and each that is missing is named") {
   const PackedAllocator packed = *Pack(MockAllocator());
   int stream = 0;

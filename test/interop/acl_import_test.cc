@@ -395,6 +395,68 @@ TEST_CASE("aclrtMemcpy follows the stream's work, and overlapping transfers are 
   CHECK(packalloc_acl_destroy_allocator(memory) == ACL_SUCCESS);
 }
 
+TEST_CASE("an error of libpackalloc_acl ends with its reason") {
+  FakeAcl acl;
+  HeapAllocator heap;
+  const auto record = *FromAclCallbacks(heap.callbacks(), *LoadAclFunctions(), {.stream = acl.stream()});
+  const AclBlock block = *record.alloc(1000, {});
+  const absl::Status status = record.copyin(block, std::vector<std::byte>(1000));
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Says(status, "aclrtMemcpy of 1000 bytes answered 100000: a parameter is invalid: the dst"));
+  CHECK(Says(status, "lies in no live block"));
+  CHECK(record.free(block, 1000, {}).ok());
+}
+
+TEST_CASE("nobody adds to addresses that are handles: the caller says so, or it is known") {
+  const auto heap = std::make_shared<HeapAllocator>();
+  const auto import = [heap] {
+    AclImportOptions options = Bounded();
+    options.min_alignment = 16;
+    options.address_is_pointer = false;
+    return FromAclCallbacks(heap->callbacks(), HostCopies(), options);
+  };
+  ContractOptions options = Without({"offset", "copy_from_disk", "host_ptr", "memory_info"});
+  RunContract([&] { return Pack(*import()); }, options);
+  const auto record = *import();
+  CHECK_FALSE(record.traits.address_is_pointer);
+  CHECK_FALSE(record.supports_offset());
+  CHECK(record.alloc(10, {.alignment = 4096}).status().code() == absl::StatusCode::kInvalidArgument);
+  const AclBlock zeroed = *record.alloc(3 << 20, {.zero = true});  // in one piece
+  CHECK(record.addr(zeroed) == DeviceAddress{reinterpret_cast<std::uintptr_t>(zeroed.address), 0});
+  CHECK(record.free(zeroed, 3 << 20, {}).ok());
+  CHECK(heap->live.empty());
+
+  FakeAcl acl;
+  for (const bool pointers : {true, false}) {
+    const PackedAllocator mock = *Pack(MockAllocator({.address_is_pointer = pointers}));
+    const AclRegistration registration =
+        *ExportAclAllocator(mock, {.stream = acl.stream(), .functions = acl.functions()});
+    for (const AclCopies& copies : {AclCopies(HostCopies()), AclCopies(acl.functions())}) {
+      CHECK(FromAclCallbacks(registration.callbacks(), copies)->supports_offset() == pointers);
+    }
+  }
+  // Of libpackalloc_acl, through callbacks that it does not know: what the stream says.
+  const AclFunctions real = *LoadAclFunctions();
+  CHECK(FromAclCallbacks(heap->callbacks(), real, {.stream = acl.stream()})->supports_offset());
+  CHECK_FALSE(FromAclCallbacks(heap->callbacks(), real)->supports_offset());
+}
+
+TEST_CASE("handles that lie close together are no overlap") {
+  FakeAcl acl;
+  AclFunctions functions = acl.functions();
+  functions.aclrtMemcpy = [](void*, std::size_t, const void*, std::size_t, int kind) { return kind == 3 ? 0 : 100000; };
+  HeapAllocator heap;
+  const auto record = *FromAclCallbacks(heap.callbacks(), functions, {.address_is_pointer = false});
+  constexpr std::size_t kMoreThanApart = std::size_t{1} << 20;
+  const AclBlock one = *record.alloc(kMoreThanApart, {});
+  AclBlock next = *record.alloc(kMoreThanApart, {});
+  void* const real = std::exchange(next.address, static_cast<std::byte*>(one.address) + 8);
+  CHECK(record.transfer(next, one, kMoreThanApart).ok());
+  next.address = real;
+  CHECK(record.free(one, kMoreThanApart, {}).ok());
+  CHECK(record.free(next, kMoreThanApart, {}).ok());
+}
+
 TEST_CASE("what is missing is named") {
   HeapAllocator heap;
   const AclCallbacks good = heap.callbacks();

@@ -17,6 +17,7 @@ int (*const unregister)(void*) = aclrtAllocatorUnregister;
 int (*const get_by_stream)(void*, void**, void**, void* (**)(void*, size_t), void (**)(void*, void*),
                            void* (**)(void*, size_t, void*), void* (**)(void*)) = aclrtAllocatorGetByStream;
 int (*const synchronize)(void*) = aclrtSynchronizeStream;
+int (*const query)(void*, int*) = aclrtStreamQuery;
 int (*const copy)(void*, size_t, const void*, size_t, int) = aclrtMemcpy;
 
 int main(void) {
@@ -26,5 +27,7 @@ int main(void) {
          ACL_MEMCPY_HOST_TO_HOST, ACL_MEMCPY_HOST_TO_DEVICE, ACL_MEMCPY_DEVICE_TO_HOST, ACL_MEMCPY_DEVICE_TO_DEVICE,
          ACL_MEMCPY_DEFAULT, ACL_MEMCPY_HOST_TO_BUF_TO_DEVICE, ACL_MEMCPY_INNER_DEVICE_TO_DEVICE,
          ACL_MEMCPY_INTER_DEVICE_TO_DEVICE);
+  printf("aclrtStreamStatus: %zu bytes, %d %d\n", sizeof(aclrtStreamStatus), ACL_STREAM_STATUS_COMPLETE,
+         ACL_STREAM_STATUS_NOT_READY);
   return 0;
 }

@@ -142,6 +142,10 @@ TEST_CASE("streams: of no device, unknown, adopted twice, of a device that is no
   int key = 0;
   CHECK(aclrtSynchronizeStream(nullptr) == 100000);
   CHECK(aclrtSynchronizeStream(&key) == 100000);
+  aclrtStreamStatus status = 7;
+  CHECK(aclrtStreamQuery(nullptr, &status) == 100000);
+  CHECK(aclrtStreamQuery(&key, &status) == 100000);
+  CHECK(status == 7);
   CHECK(packalloc_acl_destroy_stream(&key) == 100000);
   CHECK(packalloc_acl_destroy_stream(nullptr) == 100000);
   aclrtAllocator memory = &key;
@@ -154,6 +158,9 @@ TEST_CASE("streams: of no device, unknown, adopted twice, of a device that is no
   CHECK(packalloc_acl_adopt_stream("CPU", &key) == 100000);
   CHECK(LastErrorHas("already"));
   CHECK(aclrtSynchronizeStream(&key) == 0);
+  CHECK(aclrtStreamQuery(&key, nullptr) == 100000);
+  CHECK(aclrtStreamQuery(&key, &status) == 0);
+  CHECK(status == ACL_STREAM_STATUS_COMPLETE);
   CHECK(packalloc_acl_create_allocator(&key, nullptr) == 100000);
   CHECK(packalloc_acl_create_allocator(&key, &memory) == 0);
 
@@ -172,6 +179,15 @@ TEST_CASE("streams: of no device, unknown, adopted twice, of a device that is no
   CHECK(packalloc_acl_create_stream(nullptr, &stream) == 0);
   unsetenv("PACKALLOC_DEVICE");
   CHECK(packalloc_acl_destroy_stream(stream) == 0);
+}
+
+TEST_CASE("addresses are pointers where the allocator's are, or else the stream's; of neither it is not known") {
+  const Device device("CPU");
+  int unknown = 0;
+  CHECK(packalloc_acl_address_is_pointer(nullptr, device.memory) == 1);
+  CHECK(packalloc_acl_address_is_pointer(device.stream, &unknown) == 1);
+  CHECK(packalloc_acl_address_is_pointer(&unknown, &unknown) == 0);
+  CHECK(packalloc_acl_address_is_pointer(nullptr, nullptr) == 0);
 }
 
 TEST_CASE("allocators: exhausted, freed twice, destroyed with live blocks") {
@@ -212,6 +228,14 @@ TEST_CASE("aclrtMemcpy: between the host and blocks, inside them, and nowhere el
   CHECK(aclrtMemcpy(host.data(), 100, back.data(), 100, ACL_MEMCPY_HOST_TO_HOST) == 0);
   CHECK(host == back);
   CHECK(aclrtMemcpy(block, 0, host.data(), 0, ACL_MEMCPY_HOST_TO_DEVICE) == 0);
+
+  for (unsigned char* device_address : {block, block + 99}) {
+    CHECK(aclrtMemcpy(device_address, 1, host.data(), 1, ACL_MEMCPY_HOST_TO_HOST) == 100000);
+    CHECK(LastErrorHas("dst of aclrtMemcpy is a device address"));
+    CHECK(aclrtMemcpy(device_address, 1, host.data(), 1, ACL_MEMCPY_DEVICE_TO_HOST) == 100000);
+    CHECK(aclrtMemcpy(host.data(), 1, device_address, 1, ACL_MEMCPY_HOST_TO_HOST) == 100000);
+    CHECK(LastErrorHas("src of aclrtMemcpy is a device address"));
+  }
 
   CHECK(aclrtMemcpy(block, 99, host.data(), 100, ACL_MEMCPY_HOST_TO_DEVICE) == 100000);
   CHECK(LastErrorHas("99"));

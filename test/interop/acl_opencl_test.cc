@@ -105,6 +105,41 @@ TEST_CASE("a buffer object of another context is refused, and goes back") {
   CHECK(record.alloc(100, {}).status().code() == absl::StatusCode::kInvalidArgument);
 }
 
+TEST_CASE("by aclrtMemcpy of the library, which knows that addresses are cl_mem, nobody adds to them") {
+  aclrtStream stream = nullptr;
+  REQUIRE_MESSAGE(packalloc_acl_create_stream("CL", &stream) == ACL_SUCCESS, packalloc_acl_last_error());
+  aclrtAllocator memory = nullptr;
+  REQUIRE(packalloc_acl_create_allocator(stream, &memory) == ACL_SUCCESS);
+  const AclCallbacks callbacks{memory, &packalloc_acl_alloc, &packalloc_acl_alloc_advise, &packalloc_acl_free,
+                               &packalloc_acl_get_addr_from_block};
+  AclCallbacks wrapped = callbacks;  // by a framework, whose object the library does not know
+  static aclrtAllocator inner;
+  inner = memory;
+  wrapped.object = &inner;
+  wrapped.alloc = [](void*, std::size_t nbytes) { return packalloc_acl_alloc(inner, nbytes); };
+  wrapped.free = [](void*, void* block) { packalloc_acl_free(inner, block); };
+  for (const AclCallbacks& theirs : {callbacks, wrapped}) {
+    for (void* of : {stream, aclrtStream{nullptr}}) {
+      const auto record = *FromAclCallbacks(theirs, *LoadAclFunctions(), {.stream = of});
+      CHECK_FALSE(record.traits.address_is_pointer);
+      CHECK_FALSE(record.supports_offset());
+      CHECK(record.alloc(100, {.alignment = 4096}).status().code() == absl::StatusCode::kInvalidArgument);
+      const AclBlock one = *record.alloc(1 << 21, {.zero = true});
+      const AclBlock other = *record.alloc(1 << 21, {});
+      CHECK(record.copyin(one, Pattern(1000)).ok());
+      CHECK(record.transfer(other, one, 1 << 21).ok());
+      std::vector<std::byte> got(1000);
+      CHECK(record.copyout(absl::MakeSpan(got), other).ok());
+      CHECK((got == Pattern(1000)));
+      CHECK(aclrtMemcpy(one.address, 8, got.data(), 8, ACL_MEMCPY_HOST_TO_HOST) == ACL_ERROR_INVALID_PARAM);
+      CHECK(record.free(one, 1 << 21, {.zero = true}).ok());
+      CHECK(record.free(other, 1 << 21, {}).ok());
+    }
+  }
+  CHECK(packalloc_acl_destroy_allocator(memory) == ACL_SUCCESS);
+  CHECK(packalloc_acl_destroy_stream(stream) == ACL_SUCCESS);
+}
+
 TEST_CASE("the library works on a queue that the program has: its blocks are of that context") {
   const OwnQueue own;
   REQUIRE_MESSAGE(packalloc_acl_adopt_stream("CL", own.queue()) == ACL_SUCCESS, packalloc_acl_last_error());

@@ -107,9 +107,17 @@ PACKALLOC_ACL_API aclError aclrtAllocatorGetByStream(aclrtStream stream, aclrtAl
 /* Waits for the device of a stream that was created or adopted here. */
 PACKALLOC_ACL_API aclError aclrtSynchronizeStream(aclrtStream stream);
 
+/* An enum in CANN: of its size. */
+typedef int aclrtStreamStatus;
+enum { ACL_STREAM_STATUS_COMPLETE = 0, ACL_STREAM_STATUS_NOT_READY = 1 };
+
+/* Whether all work is done. There is no asking the devices of packalloc, so this waits as aclrtSynchronizeStream does
+ * and then says ACL_STREAM_STATUS_COMPLETE, never ACL_STREAM_STATUS_NOT_READY. */
+PACKALLOC_ACL_API aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status);
+
 /* Copies `count` bytes, done on return. Device addresses are those in live blocks of packalloc_acl_create_allocator, on
  * whichever device (where addresses are handles, a block's own address only); others are ACL_ERROR_INVALID_PARAM, as
- * are more bytes than `dest_max` or than the block has. */
+ * are a device address where the kind says host, and more bytes than `dest_max` or than the block has. */
 PACKALLOC_ACL_API aclError aclrtMemcpy(void* dst, size_t dest_max, const void* src, size_t count, aclrtMemcpyKind kind);
 
 #endif /* no headers of CANN */
@@ -143,6 +151,11 @@ PACKALLOC_ACL_API void* packalloc_acl_alloc(aclrtAllocator allocator, size_t siz
 PACKALLOC_ACL_API void* packalloc_acl_alloc_advise(aclrtAllocator allocator, size_t size, aclrtAllocatorAddr addr);
 PACKALLOC_ACL_API void packalloc_acl_free(aclrtAllocator allocator, aclrtAllocatorBlock block);
 PACKALLOC_ACL_API void* packalloc_acl_get_addr_from_block(aclrtAllocatorBlock block);
+
+/* Whether one may add to an address of the allocator's blocks: 1 where it is a pointer, 0 where it is a handle (on
+ * OpenCL a cl_mem). For an allocator that is none of packalloc_acl_create_allocator, or NULL, of the stream's device; 0
+ * where that is not known either. */
+PACKALLOC_ACL_API int packalloc_acl_address_is_pointer(aclrtStream stream, aclrtAllocator allocator);
 
 /* Forgets the devices that were opened, so that those which no stream or allocator uses are released now. For tests and
  * leak reports: nothing has to call it. */

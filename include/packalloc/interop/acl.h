@@ -57,12 +57,17 @@ struct AclFunctions {
   // kind: 0 host to host, 1 host to device, 2 device to host, 3 device to device.
   int (*aclrtMemcpy)(void* dest, std::size_t dest_max, const void* src, std::size_t count, int kind) = nullptr;
 
+  // libpackalloc_acl only (packalloc/c/acl.h), null elsewhere: the sentence behind a code, which errors then end with,
+  // and whether FromAclCallbacks may add to addresses. A caller who fills in the table for that library gives both.
+  const char* (*packalloc_acl_last_error)() = nullptr;
+  int (*packalloc_acl_address_is_pointer)(void* stream, void* allocator) = nullptr;
+
   std::string library{};  // the file that they are of, for messages; "" where the caller gave them
 };
 
-// The functions of `library`; "" is the path in PACKALLOC_LIBASCENDCL or else libascendcl.so, where the dynamic linker
-// finds it. Those that it lacks are null. The library stays loaded for ever. UNAVAILABLE, with the linker's reason,
-// where there is none. Thread-safe.
+// The functions of `library`; "" is the path in PACKALLOC_LIBASCENDCL, else the library that the program is linked with
+// (libascendcl or libpackalloc_acl), else libascendcl.so, where the dynamic linker finds it. Those that it lacks are
+// null. The library stays loaded for ever. UNAVAILABLE, with the linker's reason, where there is none. Thread-safe.
 absl::StatusOr<AclFunctions> LoadAclFunctions(const std::string& library = "");
 
 }  // namespace packalloc

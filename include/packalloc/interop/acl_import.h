@@ -48,12 +48,10 @@ struct AclCopyFunctions {
 
 // How bytes get to and from the memory that the callbacks hand out:
 //  - functions of the caller's;
-//  - the runtime: aclrtMemcpy, and aclrtSynchronizeStream where options.stream says which. As CANN demands, every
-//  thread
-//    that copies has a device set (aclrtSetDevice);
-//  - a packed allocator whose memory the addresses denote. It is asked to wrap each (external_ptr; on OpenCL the
-//  address
-//    is a cl_mem of its context), or knows it, where ExportAclAllocator exported that very allocator: the only way for
+//  - the runtime: aclrtMemcpy, and aclrtSynchronizeStream where options.stream says which. CANN demands that every
+//    thread that copies has a device set (aclrtSetDevice);
+//  - a packed allocator whose memory the addresses denote. It is asked to wrap each (by external_ptr; on OpenCL each is
+//    a cl_mem of its context), or knows it, where ExportAclAllocator exported that very allocator: the only way for
 //    other handles, and for MOCK. An address that it cannot wrap is alloc's error.
 using AclCopies = std::variant<AclCopyFunctions, AclFunctions, PackedAllocator>;
 
@@ -63,6 +61,12 @@ struct AclImportOptions {
   // pointers.
   std::size_t min_alignment = 1;
   std::size_t max_alloc_bytes = std::numeric_limits<std::ptrdiff_t>::max();
+  // Whether get_addr_from_block answers pointers, to which one may add; false for handles, as a cl_mem is one. With
+  // handles, copies by functions or by aclrtMemcpy reach a block from its first byte on: the record then has no offset,
+  // and no alignment above min_alignment. Set to false by itself where ExportAclAllocator or libpackalloc_acl knows
+  // that they are handles, or libpackalloc_acl knows neither callbacks.object nor `stream`. A packed allocator says
+  // itself what its addresses are.
+  bool address_is_pointer = true;
   // For aclrtSynchronizeStream, which synchronize and every copy call then, so that copies follow the stream's work.
   void* stream = nullptr;
   // Which address to suggest for a request, null for none: alloc_advise is called with it, and, where that answers null
@@ -79,7 +83,7 @@ struct AclImportOptions {
 //    not.
 //  - free: of what is no live block, INVALID_ARGUMENT.
 //  - offset, transfer, synchronize, host_ptr and copy_from_disk are there where the copies have them; with aclrtMemcpy,
-//    offset and transfer.
+//    offset (where addresses are pointers) and transfer.
 // INVALID_ARGUMENT naming the callback (alloc, free, get_addr_from_block) or the copy function that is null, also
 // aclrtMemcpy, and for a min_alignment that is no power of two; UNAVAILABLE for a loaded runtime without aclrtMemcpy;
 // FAILED_PRECONDITION for an empty packed allocator. Thread-safe as the callbacks are.

@@ -144,37 +144,42 @@ absl::Status DestroyAllocator(aclrtAllocator handle) {
 
 // ---- copies ----
 
-// The `count` bytes at an address, as a buffer; nullopt for an address in no block.
-absl::StatusOr<std::optional<BufferRef>> Find(const void* address, std::size_t count, const char* role) {
+// The live block that an address lies in.
+std::optional<AclObject::Place> Locate(const void* address) {
   std::vector<std::shared_ptr<AclObject>> objects;
   {
     const std::lock_guard lock(GetWorld().mutex);
     for (const auto& [handle, allocator] : GetWorld().allocators) objects.push_back(allocator.object);
   }
   for (const std::shared_ptr<AclObject>& object : objects) {
-    std::optional<AclObject::Place> place = object->Locate(address);
-    if (!place) continue;
-    const std::size_t rest = place->nbytes - place->offset;
-    if (count > rest) {
-      return absl::OutOfRangeError(
-          absl::StrCat("aclrtMemcpy of ", count, " bytes, but the block has ", rest, " from the ", role, " on"));
-    }
-    absl::StatusOr<AnyBuf> view = place->allocator.offset(place->buffer, count, place->offset);
-    if (!view.ok()) return view.status();
-    return BufferRef{place->allocator, *std::move(view)};
+    if (std::optional<AclObject::Place> place = object->Locate(address)) return place;
   }
-  return std::optional<BufferRef>();
+  return std::nullopt;
 }
 
 enum class Side { kHost, kDevice, kEither };
 
-// The buffer that one side of a copy is; nullopt for the host.
+// The `count` bytes that one side of a copy is, as a buffer; nullopt for the host.
 absl::StatusOr<std::optional<BufferRef>> SideOf(Side side, const void* address, std::size_t count, const char* role) {
-  if (side == Side::kHost) return std::optional<BufferRef>();
-  absl::StatusOr<std::optional<BufferRef>> found = Find(address, count, role);
-  if (!found.ok() || found->has_value() || side == Side::kEither) return found;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the ", role, " of aclrtMemcpy lies in no live block of an allocator of packalloc_acl_create_allocator"));
+  std::optional<AclObject::Place> place = Locate(address);
+  if (!place) {
+    if (side != Side::kDevice) return std::optional<BufferRef>();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the ", role, " of aclrtMemcpy lies in no live block of an allocator of packalloc_acl_create_allocator"));
+  }
+  if (side == Side::kHost) {
+    return absl::InvalidArgumentError(absl::StrCat("the ", role,
+                                                   " of aclrtMemcpy is a device address, in a live block of ",
+                                                   place->allocator.name(), ", but by the aclrtMemcpyKind the host's"));
+  }
+  const std::size_t rest = place->nbytes - place->offset;
+  if (count > rest) {
+    return absl::OutOfRangeError(
+        absl::StrCat("aclrtMemcpy of ", count, " bytes, but the block has ", rest, " from the ", role, " on"));
+  }
+  absl::StatusOr<AnyBuf> view = place->allocator.offset(place->buffer, count, place->offset);
+  if (!view.ok()) return view.status();
+  return BufferRef{place->allocator, *std::move(view)};
 }
 
 absl::Status Memcpy(void* dst, std::size_t dest_max, const void* src, std::size_t count, aclrtMemcpyKind kind) {
@@ -206,6 +211,15 @@ absl::Status Memcpy(void* dst, std::size_t dest_max, const void* src, std::size_
   return (*to)->allocator.synchronize();
 }
 
+// Of the allocator's memory, or else of the stream's device; false where neither is known.
+bool AddressIsPointer(aclrtStream stream, aclrtAllocator allocator) {
+  const std::lock_guard lock(GetWorld().mutex);
+  const auto memory = GetWorld().allocators.find(allocator);
+  if (memory != GetWorld().allocators.end()) return memory->second.device.traits().address_is_pointer;
+  const auto device = GetWorld().streams.find(stream);
+  return device != GetWorld().streams.end() && device->second.device.traits().address_is_pointer;
+}
+
 // Calls that give a handle: NULL in it after an error.
 template <typename Body>
 aclError Giving(void** out, const char* name, Body&& body) {
@@ -229,6 +243,17 @@ aclError aclrtSynchronizeStream(aclrtStream stream) {
   return AclCall([&]() -> absl::Status {
     absl::StatusOr<packalloc::PackedAllocator> device = packalloc::DeviceOf(stream);
     return device.ok() ? device->synchronize() : device.status();
+  });
+}
+
+aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status) {
+  return AclCall([&]() -> absl::Status {
+    if (status == nullptr) return packalloc::NullParameter("status");
+    absl::StatusOr<packalloc::PackedAllocator> device = packalloc::DeviceOf(stream);
+    if (!device.ok()) return device.status();
+    if (absl::Status waited = device->synchronize(); !waited.ok()) return waited;
+    *status = ACL_STREAM_STATUS_COMPLETE;
+    return absl::OkStatus();
   });
 }
 
@@ -273,6 +298,10 @@ void* packalloc_acl_alloc_advise(aclrtAllocator allocator, size_t size, aclrtAll
 void packalloc_acl_free(aclrtAllocator allocator, aclrtAllocatorBlock block) { AclObject::Free(allocator, block); }
 
 void* packalloc_acl_get_addr_from_block(aclrtAllocatorBlock block) { return AclObject::GetAddrFromBlock(block); }
+
+int packalloc_acl_address_is_pointer(aclrtStream stream, aclrtAllocator allocator) {
+  return packalloc::AddressIsPointer(stream, allocator) ? 1 : 0;
+}
 
 void packalloc_acl_shutdown(void) {
   AclCall([] {
