@@ -6,7 +6,7 @@
 #include "packalloc/registry.h"
 
 // Answers NULL, or why not.
-extern "C" __attribute__((visibility("default"))) const char* install_packalloc(const char* libtvm_ffi) {
+extern "C" __attribute__((visibility("default"))) const char* InstallPackalloc(const char* libtvm_ffi) {
   static std::string why;
   absl::StatusOr<packalloc::PackedAllocator> host = packalloc::Open("CPU");
   absl::Status status = host.status();

@@ -7,8 +7,8 @@ import sys
 import tvm_ffi
 
 allocator = ctypes.CDLL(sys.argv[1])
-allocator.install_packalloc.restype = ctypes.c_char_p
-why_not = allocator.install_packalloc(tvm_ffi.libinfo.find_libtvm_ffi().encode())
+allocator.InstallPackalloc.restype = ctypes.c_char_p
+why_not = allocator.InstallPackalloc(tvm_ffi.libinfo.find_libtvm_ffi().encode())
 if why_not is not None:
     raise RuntimeError(why_not.decode())
 # [/snippet]
