@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "lib/layers/fork_guard.h"
+#include "lib/fork_guard.h"
 #include "packalloc/packed_allocator.h"
 
 namespace packalloc {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "lib/layers/fork_guard.h"
+#include "lib/fork_guard.h"
 #include "lib/layers/stack_rules.h"
 
 namespace packalloc {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/layers/fork_guard.h"
+#include "lib/fork_guard.h"
 #include "lib/layers/stack_rules.h"
 
 namespace packalloc {

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-#include "lib/layers/fork_guard.h"
+#include "lib/fork_guard.h"
 
 namespace packalloc {
 

@@ -1,6 +1,6 @@
 // What must be whole in a forked child takes its locks before the fork and releases them after, on both sides.
-#ifndef PACKALLOC_LIB_LAYERS_FORK_GUARD_H_
-#define PACKALLOC_LIB_LAYERS_FORK_GUARD_H_
+#ifndef PACKALLOC_LIB_FORK_GUARD_H_
+#define PACKALLOC_LIB_FORK_GUARD_H_
 
 namespace packalloc {
 
@@ -21,4 +21,4 @@ void EndForkGuard(ForkGuarded* object);
 
 }  // namespace packalloc
 
-#endif  // PACKALLOC_LIB_LAYERS_FORK_GUARD_H_
+#endif  // PACKALLOC_LIB_FORK_GUARD_H_

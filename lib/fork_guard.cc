@@ -1,4 +1,4 @@
-#include "lib/layers/fork_guard.h"
+#include "lib/fork_guard.h"
 
 #include <pthread.h>
 
