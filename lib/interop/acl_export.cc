@@ -157,8 +157,7 @@ AclRegistration::~AclRegistration() {
     Unregister().IgnoreError();
     if (!state_->phase.ready()) return;
     // The runtime has refused. What nobody uses ends all the same.
-    const AclExportStats left = stats();
-    if (left.live_blocks + left.kept_blocks == 0) state_->object->End().IgnoreError();
+    state_->object->EndIfUnused();
   } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor has no one to tell
   }
 }
@@ -167,9 +166,10 @@ absl::Status AclRegistration::Unregister() {
   if (state_ == nullptr) return Empty();
   Phase::Change change(state_->phase, Phase::kReady);
   if (change.nested()) return absl::FailedPreconditionError("Unregister was called by what Unregister calls");
-  if (!change.claimed()) return absl::OkStatus();
-  if (absl::Status off = TakeOff(*state_); !off.ok()) return off;
-  change.Finish(Phase::kEmpty);
+  if (change.claimed()) {
+    if (absl::Status off = TakeOff(*state_); !off.ok()) return off;
+    change.Finish(Phase::kEmpty);
+  }
   return state_->object->End();
 }
 

@@ -42,7 +42,31 @@ absl::Status Caught(Body&& body) noexcept {
   }
 }
 
+// Calls that this thread is inside of, with any object.
+constinit thread_local std::uint64_t own_giving_back = 0;
+
 }  // namespace
+
+// Blocks are perhaps about to be given back: an allocation on another thread that finds none waits for the end of it.
+class AclObject::GivingBack {
+ public:
+  explicit GivingBack(AclObject& object) : object_(object) {
+    const std::lock_guard lock(object_.mutex_);
+    ++object_.giving_back_;
+    ++own_giving_back;
+  }
+  GivingBack(const GivingBack&) = delete;
+  GivingBack& operator=(const GivingBack&) = delete;
+  ~GivingBack() {
+    --own_giving_back;
+    const std::lock_guard lock(object_.mutex_);
+    if (object_.giving_back_ > 0) --object_.giving_back_;  // 0: begun before the fork that made this process
+    object_.given_back_.notify_all();
+  }
+
+ private:
+  AclObject& object_;
+};
 
 // A block between two owners: goes back to where it was unless it arrives.
 class AclObject::Taken {
@@ -82,6 +106,14 @@ absl::StatusOr<std::shared_ptr<AclObject>> AclObject::Make(const PackedAllocator
   return object;
 }
 
+void AclObject::AfterFork(bool in_child) {
+  if (in_child) {
+    giving_back_ = 0;                              // those who were at it do not exist here
+    ::new (&given_back_) std::condition_variable;  // nor do those who waited
+  }
+  mutex_.unlock();
+}
+
 AclCallbacks AclObject::callbacks() const {
   return {HandleOf<void>(number_), &Alloc, &AllocAdvise, &Free, &GetAddrFromBlock};
 }
@@ -108,9 +140,26 @@ absl::Status AclObject::FreeBuffer(const Held& held) noexcept {
 
 void AclObject::Keep(Node node) {
   node.key() = node.mapped().capacity;
-  stats_.kept_bytes += node.mapped().capacity;
-  ++stats_.kept_blocks;
   kept_.insert(std::move(node));
+}
+
+void AclObject::Uncount(const Held& held) {
+  stats_.kept_bytes -= held.capacity;
+  --stats_.kept_blocks;
+}
+
+absl::Status AclObject::FreeOrKeep(Node node) noexcept {
+  absl::Status freed = FreeBuffer(node.mapped());
+  if (!freed.ok()) Failed(freed, &AclExportStats::failed_frees);
+  const std::lock_guard lock(mutex_);
+  if (freed.ok()) {
+    Uncount(node.mapped());
+    ++times_given_back_;
+    given_back_.notify_all();
+  } else {
+    Keep(std::move(node));
+  }
+  return freed;
 }
 
 void AclObject::KeepOrFree(Node node) noexcept {
@@ -118,14 +167,12 @@ void AclObject::KeepOrFree(Node node) noexcept {
     const std::lock_guard lock(mutex_);
     if (!ended_) return Keep(std::move(node));
   }
-  FreeBuffer(node.mapped()).IgnoreError();
+  FreeOrKeep(std::move(node)).IgnoreError();
 }
 
 // The block at `advised` if one of sufficient size is kept there, else the smallest that wastes at most an eighth, the
 // last that was freed of several.
-AclObject::Node AclObject::TakeKept(std::size_t nbytes, void* advised) {
-  const std::lock_guard lock(mutex_);
-  if (stopped_) return {};
+AclObject::Node AclObject::FindKept(std::size_t nbytes, void* advised) {
   const auto first = kept_.lower_bound(nbytes);
   auto found = kept_.end();
   if (advised != nullptr) {
@@ -134,10 +181,7 @@ AclObject::Node AclObject::TakeKept(std::size_t nbytes, void* advised) {
   if (found == kept_.end() && first != kept_.end() && first->first - nbytes <= std::max<std::size_t>(nbytes / 8, 511)) {
     found = std::prev(kept_.upper_bound(first->first));
   }
-  if (found == kept_.end()) return {};
-  stats_.kept_bytes -= found->second.capacity;
-  --stats_.kept_blocks;
-  return kept_.extract(found);
+  return found == kept_.end() ? Node() : kept_.extract(found);
 }
 
 absl::StatusOr<AclObject::Node> AclObject::Fresh(std::size_t nbytes) {
@@ -160,32 +204,46 @@ absl::StatusOr<AclObject::Node> AclObject::Fresh(std::size_t nbytes) {
   return taken.Arrive();
 }
 
-bool AclObject::GaveBackIdle() {
-  if (!options_.idle) return false;
-  const std::uint64_t before = stats().kept_blocks;
-  const absl::Status given =
-      GiveBack([this] { return options_.idle() ? absl::OkStatus() : absl::UnavailableError("busy"); });
-  return given.ok() && before != 0;
+void AclObject::GiveBackIfIdle() {
+  if (!options_.idle) return;
+  GiveBack([this] { return options_.idle() ? absl::OkStatus() : absl::UnavailableError("busy"); }).IgnoreError();
 }
 
-void* AclObject::Take(std::size_t nbytes, void* advised) {
-  nbytes = std::max<std::size_t>(nbytes, 1);
-  Node node = TakeKept(nbytes, advised);
-  const bool reused = !node.empty();
-  void* block = nullptr;
-  const absl::Status taken = Caught([&]() -> absl::Status {
-    if (!reused) {
-      absl::StatusOr<Node> fresh = Fresh(nbytes);
-      if (absl::IsResourceExhausted(fresh.status()) && GaveBackIdle()) fresh = Fresh(nbytes);
-      if (absl::IsResourceExhausted(fresh.status()) && stats().kept_bytes != 0) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat(fresh.status().message(), "; ", stats().kept_bytes,
-                         " bytes that were freed wait for the stream to be synchronised (AclRegistration::Trim)"));
-      }
-      if (!fresh.ok()) return fresh.status();
-      node = *std::move(fresh);
+absl::StatusOr<AclObject::Node> AclObject::KeptOrFresh(std::size_t nbytes, void* advised, bool& reused) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (stopped_) return absl::FailedPreconditionError("the allocator is no longer registered");
+    Node kept = FindKept(nbytes, advised);
+    reused = !kept.empty();
+    if (reused) return kept;
+    const std::uint64_t seen = times_given_back_;
+    lock.unlock();
+    absl::StatusOr<Node> fresh = Fresh(nbytes);
+    if (!absl::IsResourceExhausted(fresh.status())) return fresh;
+    GiveBackIfIdle();
+    lock.lock();
+    if (own_giving_back == 0) {
+      given_back_.wait(lock, [&] { return times_given_back_ != seen || giving_back_ == 0; });
     }
-    Taken on_its_way(*this, std::move(node), reused);
+    if (times_given_back_ != seen || stopped_) continue;
+    kept = FindKept(nbytes, advised);  // another thread may have tried in vain to give that one back
+    reused = !kept.empty();
+    if (reused) return kept;
+    if (stats_.kept_bytes == 0) return fresh;
+    return absl::ResourceExhaustedError(
+        absl::StrCat(fresh.status().message(), "; ", stats_.kept_bytes,
+                     " bytes that were freed wait for the stream to be synchronised (AclRegistration::Trim)"));
+  }
+}
+
+absl::StatusOr<void*> AclObject::Take(std::size_t nbytes, void* advised) {
+  nbytes = std::max<std::size_t>(nbytes, 1);
+  void* block = nullptr;
+  absl::Status taken = Caught([&]() -> absl::Status {
+    bool reused = false;
+    absl::StatusOr<Node> node = KeptOrFresh(nbytes, advised, reused);
+    if (!node.ok()) return node.status();
+    Taken on_its_way(*this, *std::move(node), reused);
     Held& held = on_its_way.held();
     absl::StatusOr<std::uint64_t> number = Blocks().Add(BlockEntry{shared_from_this(), held.address});
     if (!number.ok()) return number.status();
@@ -198,7 +256,10 @@ void* AclObject::Take(std::size_t nbytes, void* advised) {
         held.number = *number;
         held.nbytes = nbytes;
         ++stats_.allocs;
-        if (reused) ++stats_.reused;
+        if (reused) {
+          ++stats_.reused;
+          Uncount(held);
+        }
         if (advised != nullptr && held.address == advised) ++stats_.advised;
         stats_.live_bytes += held.capacity;
         ++stats_.live_blocks;
@@ -213,11 +274,12 @@ void* AclObject::Take(std::size_t nbytes, void* advised) {
     if (stopped) return absl::FailedPreconditionError("the allocator is no longer registered");
     return absl::InternalError(absl::StrCat(packed_.name(), " gave two live buffers the address 0x", absl::Hex(key)));
   });
-  if (!taken.ok()) Failed(taken, &AclExportStats::failed_allocs);
-  return block;
+  if (taken.ok()) return block;
+  Failed(taken, &AclExportStats::failed_allocs);
+  return taken;
 }
 
-// Takes a live block out; an empty node for what is none.
+// Takes a live block out, from then on counted as kept; an empty node for what is none.
 AclObject::Node AclObject::TakeLive(void* block) {
   const auto key = reinterpret_cast<std::uintptr_t>(GetAddrFromBlock(block));
   Node node;
@@ -228,10 +290,14 @@ AclObject::Node AclObject::TakeLive(void* block) {
   ++stats_.frees;
   stats_.live_bytes -= node.mapped().capacity;
   --stats_.live_blocks;
+  stats_.kept_bytes += node.mapped().capacity;
+  ++stats_.kept_blocks;
   return node;
 }
 
 void AclObject::Return(void* block) {
+  std::optional<GivingBack> giving_back;
+  if (options_.free_at_once) giving_back.emplace(*this);
   Node node = TakeLive(block);
   if (node.empty()) {
     Failed(absl::InvalidArgumentError("free of what is no live block of this allocator"),
@@ -240,48 +306,35 @@ void AclObject::Return(void* block) {
   }
   Blocks().Close(NumberOf(block)).IgnoreError();
   if (options_.free_at_once) {
-    const absl::Status freed = FreeBuffer(node.mapped());
-    if (freed.ok()) return;
-    Failed(freed, &AclExportStats::failed_frees);
-    KeepOrFree(std::move(node));  // to be tried again
+    FreeOrKeep(std::move(node)).IgnoreError();
     return;
   }
   KeepOrFree(std::move(node));
   if (stats().kept_bytes <= options_.max_kept_bytes) return;
   Caught([this] {
-    GaveBackIdle();
+    GiveBackIfIdle();
     return absl::OkStatus();
   }).IgnoreError();
 }
 
 absl::Status AclObject::GiveBack(const std::function<absl::Status()>& done) {
+  const GivingBack giving_back(*this);
   // What is to go is set aside before `done` is asked: what is freed later may belong to later work.
   struct Aside {
     AclObject& object;
     Kept blocks{};
-    Kept refused{};
     ~Aside() {
-      blocks.merge(refused);
       while (!blocks.empty()) object.KeepOrFree(blocks.extract(blocks.begin()));
     }
   } aside{*this};
   {
     const std::lock_guard lock(mutex_);
     aside.blocks.swap(kept_);
-    stats_.kept_bytes = 0;
-    stats_.kept_blocks = 0;
   }
   if (aside.blocks.empty()) return absl::OkStatus();
   if (absl::Status status = done(); !status.ok()) return status;
   absl::Status first;
-  while (!aside.blocks.empty()) {
-    const absl::Status freed = FreeBuffer(aside.blocks.begin()->second);
-    Node node = aside.blocks.extract(aside.blocks.begin());
-    if (freed.ok()) continue;
-    Failed(freed, &AclExportStats::failed_frees);
-    first.Update(freed);
-    aside.refused.insert(std::move(node));
-  }
+  while (!aside.blocks.empty()) first.Update(FreeOrKeep(aside.blocks.extract(aside.blocks.begin())));
   return first;
 }
 
@@ -292,28 +345,29 @@ void AclObject::Stop() {
 
 absl::Status AclObject::End() {
   Live live;
-  Kept kept;
   {
     const std::lock_guard lock(mutex_);
     stopped_ = ended_ = true;
     live.swap(live_);
-    kept.swap(kept_);
-    stats_.live_bytes = stats_.live_blocks = stats_.kept_bytes = stats_.kept_blocks = 0;
+    stats_.kept_bytes += std::exchange(stats_.live_bytes, 0);
+    stats_.kept_blocks += std::exchange(stats_.live_blocks, 0);
   }
-  absl::Status first;
-  const auto free = [&](const Held& held) {
-    const absl::Status freed = FreeBuffer(held);
-    if (freed.ok()) return;
-    Failed(freed, &AclExportStats::failed_frees);
-    first.Update(freed);
-  };
-  for (const auto& [address, held] : live) {
-    Blocks().Close(held.number).IgnoreError();
-    free(held);
-  }
-  for (const auto& [capacity, held] : kept) free(held);
   Objects().Close(number_).IgnoreError();
+  absl::Status first = GiveBack([] { return absl::OkStatus(); });
+  while (!live.empty()) {
+    Blocks().Close(live.begin()->second.number).IgnoreError();
+    first.Update(FreeOrKeep(live.extract(live.begin())));
+  }
   return first;
+}
+
+void AclObject::EndIfUnused() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stats_.live_blocks + stats_.kept_blocks != 0) return;
+    stopped_ = ended_ = true;
+  }
+  Objects().Close(number_).IgnoreError();
 }
 
 std::optional<AclObject::Place> AclObject::Locate(const void* address) const {
@@ -353,7 +407,7 @@ void* AclObject::Alloc(void* object, std::size_t nbytes) noexcept { return Alloc
 
 void* AclObject::AllocAdvise(void* object, std::size_t nbytes, void* address) noexcept {
   const absl::StatusOr<std::shared_ptr<AclObject>> found = Find(object);
-  return found.ok() ? (*found)->Take(nbytes, address) : nullptr;
+  return found.ok() ? (*found)->Take(nbytes, address).value_or(nullptr) : nullptr;
 }
 
 void AclObject::Free(void* object, void* block) noexcept {

@@ -11,6 +11,7 @@
 #ifndef PACKALLOC_LIB_INTEROP_ACL_OBJECT_H_
 #define PACKALLOC_LIB_INTEROP_ACL_OBJECT_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/fork_guard.h"
 #include "packalloc/buffer_spec.h"
 #include "packalloc/interop/acl.h"
 #include "packalloc/interop/acl_export.h"
@@ -28,7 +30,7 @@
 
 namespace packalloc::internal {
 
-class AclObject : public std::enable_shared_from_this<AclObject> {
+class AclObject : public std::enable_shared_from_this<AclObject>, private ForkGuarded {
  public:
   struct Options {
     BufferSpec spec{};
@@ -41,6 +43,7 @@ class AclObject : public std::enable_shared_from_this<AclObject> {
   static absl::StatusOr<std::shared_ptr<AclObject>> Make(const PackedAllocator& packed, Options options);
   AclObject(const AclObject&) = delete;
   AclObject& operator=(const AclObject&) = delete;
+  ~AclObject() override { EndForkGuard(this); }
 
   AclCallbacks callbacks() const;
   AclExportStats stats() const;
@@ -50,8 +53,15 @@ class AclObject : public std::enable_shared_from_this<AclObject> {
   absl::Status GiveBack(const std::function<absl::Status()>& done);
   // From now on alloc answers null.
   void Stop();
-  // Gives everything back; the callbacks find the object no more. The first error of the allocator.
+  // Gives everything back; the callbacks find the object no more. The first error of the allocator: what it refused is
+  // kept, for another End.
   absl::Status End();
+  // The same where no block is live, kept, or on its way between the two.
+  void EndIfUnused();
+
+  // A block of `nbytes`, at `advised` where one is kept there; null: nowhere in particular. The error is last_error()
+  // too, until another call fails.
+  absl::StatusOr<void*> Take(std::size_t nbytes, void* advised);
 
   // Where an address lies: in which live block, how far from its start.
   struct Place {
@@ -88,19 +98,27 @@ class AclObject : public std::enable_shared_from_this<AclObject> {
   using Kept = std::multimap<std::uintptr_t, Held>;
   using Node = Live::node_type;
   class Taken;
+  class GivingBack;
 
-  AclObject(const PackedAllocator& packed, Options options) : packed_(packed), options_(std::move(options)) {}
+  AclObject(const PackedAllocator& packed, Options options) : packed_(packed), options_(std::move(options)) {
+    BeginForkGuard(this, ForkRank::kCache);
+  }
+  void BeforeFork() override { mutex_.lock(); }
+  void AfterFork(bool in_child) override;
 
-  void* Take(std::size_t nbytes, void* advised);
   void Return(void* block);
-  Node TakeKept(std::size_t nbytes, void* advised);
+  Node FindKept(std::size_t nbytes, void* advised);  // under the mutex
   Node TakeLive(void* block);
+  // A kept block, else a fresh one, for which others are waited for and kept ones given back where memory ran out.
+  absl::StatusOr<Node> KeptOrFresh(std::size_t nbytes, void* advised, bool& reused);
   absl::StatusOr<Node> Fresh(std::size_t nbytes);
   absl::Status FreeBuffer(const Held& held) noexcept;
-  void Keep(Node node);  // under the mutex
+  void Keep(Node node);            // under the mutex
+  void Uncount(const Held& held);  // of what is kept; under the mutex
+  absl::Status FreeOrKeep(Node node) noexcept;
   // Keep, or after End, when the stream has been synchronised, free.
   void KeepOrFree(Node node) noexcept;
-  bool GaveBackIdle();
+  void GiveBackIfIdle();
   void Failed(const absl::Status& status, std::uint64_t AclExportStats::*counter) noexcept;
 
   const PackedAllocator packed_;
@@ -110,7 +128,10 @@ class AclObject : public std::enable_shared_from_this<AclObject> {
   mutable std::mutex mutex_;
   Live live_;
   Kept kept_;
-  AclExportStats stats_;
+  AclExportStats stats_;  // counts as kept what is on its way out of live_ and kept_, too
+  std::condition_variable given_back_;
+  std::uint64_t times_given_back_ = 0;  // blocks
+  std::uint64_t giving_back_ = 0;       // calls
   absl::Status last_error_;
   bool stopped_ = false;  // gives out no block
   bool ended_ = false;    // keeps none

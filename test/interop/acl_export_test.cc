@@ -2,11 +2,14 @@
 #include "packalloc/interop/acl_export.h"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <optional>
 #include <random>
@@ -246,6 +249,54 @@ TEST_CASE("a destructor that the runtime refuses gives nothing back that the dev
   CHECK(e.Alloc(100) == nullptr);
 }
 
+TEST_CASE("a block that is just being looked at whether it can go back keeps a destructor from the end") {
+  Exported e({}, {.max_kept_bytes = 0});
+  e.acl.faults["SynchronizeStream"] = 500000;
+  e.acl.on_query = [&] {
+    CHECK(e.registration->stats().kept_bytes == 100);
+    e.registration.reset();
+  };
+  e.Free(e.Alloc(100));
+  CHECK_FALSE(e.registration.has_value());
+  CHECK(e.mock->live_blocks() == 1);  // the stream was busy
+}
+
+TEST_CASE("blocks that the allocator refuses to free at the end are freed by the next Unregister") {
+  Exported e;
+  e.Alloc(100);
+  e.Free(e.Alloc(200));
+  e.Alloc(300);
+  e.mock->FailAll(Member::kFree, absl::UnavailableError("link down"));
+  for (int i = 0; i < 2; ++i) {
+    CHECK(absl::IsUnavailable(e.registration->Unregister()));
+    CHECK(e.registration->stats().kept_bytes == 600);
+    CHECK(e.registration->stats().kept_blocks == 3);
+    CHECK(e.registration->stats().live_blocks == 0);
+  }
+  CHECK(e.registration->stats().failed_frees == 6);
+  e.mock->ClearFailures();
+  CHECK(e.registration->Unregister().ok());
+  CHECK(e.registration->stats().kept_blocks == 0);
+  CHECK(e.mock->live_blocks() == 0);
+  CHECK(e.mock->misuses().empty());
+}
+
+TEST_CASE("a stopped allocator asks the device for nothing") {
+  Exported e;
+  e.Alloc(100);
+  e.acl.faults["SynchronizeStream"] = 500000;
+  CHECK_FALSE(e.registration->Unregister().ok());
+  CHECK(e.Alloc(1 << 20) == nullptr);
+  CHECK(absl::IsFailedPrecondition(e.registration->last_error()));
+  e.acl.faults.clear();
+  e.mock->OnCall(Member::kFree, [&] {
+    CHECK(e.Alloc(10) == nullptr);
+    return absl::OkStatus();
+  });
+  CHECK(e.registration->Unregister().ok());
+  CHECK(e.mock->log().Count(Member::kAlloc) == 1);
+}
+
 TEST_CASE("an allocator that another has replaced on the stream leaves that one there") {
   Exported e;
   AclExportOptions options{.stream = e.acl.stream(), .functions = e.acl.functions()};
@@ -325,6 +376,73 @@ TEST_CASE("memory that runs out is taken from kept blocks of an idle stream, and
   CHECK(e.Alloc(900) != nullptr);
   CHECK(e.mock->live_bytes() == 900);
   CHECK(e.acl.TakeLog() == std::vector<std::string>{"StreamQuery"});
+}
+
+// Has an allocation on another thread find memory exhausted; returns when that is so, not when it is done.
+std::thread ExhaustedElsewhere(const Exported& e, std::size_t nbytes, void** block) {
+  auto asked = std::make_shared<std::promise<void>>();
+  auto done = std::make_shared<bool>(false);
+  e.mock->OnCall(Member::kAlloc, [asked, done] {
+    if (std::exchange(*done, true)) return absl::OkStatus();
+    asked->set_value();
+    return absl::ResourceExhaustedError("exhausted");
+  });
+  std::thread thread([&e, nbytes, block] { *block = e.Alloc(nbytes); });
+  asked->get_future().wait();
+  return thread;
+}
+
+TEST_CASE("an allocation gets the memory that another thread is just giving back, or cannot give back") {
+  for (const bool refused : {false, true}) {
+    CAPTURE(refused);
+    Exported e({.capacity_bytes = 8192});
+    e.Free(e.Alloc(8192));
+    std::thread other;
+    void* block = nullptr;
+    e.acl.on_synchronize = [&] {
+      CHECK(e.registration->stats().kept_bytes == 8192);
+      CHECK(e.Alloc(8192) == nullptr);  // on this thread waiting would never end
+      CHECK(Says(e.registration->last_error(), "8192 bytes that were freed wait for the stream"));
+      if (refused) e.acl.faults["SynchronizeStream"] = 507899;
+      other = ExhaustedElsewhere(e, 8192, &block);
+    };
+    CHECK(e.registration->Trim().ok() != refused);
+    other.join();
+    CHECK(block != nullptr);
+    CHECK(e.registration->stats().reused == (refused ? 1 : 0));
+    CHECK(e.registration->stats().kept_blocks == 0);
+    CHECK(e.registration->stats().live_bytes == 8192);
+    e.acl.on_synchronize = nullptr;
+    e.acl.faults.clear();
+  }
+}
+
+TEST_CASE("of two allocations that find memory exhausted one gives back for both") {
+  Exported e({.capacity_bytes = 8192});
+  for (void* block : {e.Alloc(4096), e.Alloc(4096)}) e.Free(block);
+  e.acl.busy = false;
+  std::thread other;
+  void* block = nullptr;
+  e.acl.on_query = [&] { other = ExhaustedElsewhere(e, 1024, &block); };
+  CHECK(e.Alloc(1024) != nullptr);
+  other.join();
+  CHECK(block != nullptr);
+  CHECK(e.mock->live_bytes() == 2048);
+}
+
+TEST_CASE("with free_at_once, too, an allocation waits for memory on its way back") {
+  Exported e({.capacity_bytes = 8192}, {.free_at_once = true});
+  void* first = e.Alloc(8192);
+  std::thread other;
+  void* block = nullptr;
+  e.mock->OnCall(Member::kFree, [&] {
+    other = ExhaustedElsewhere(e, 8192, &block);
+    return absl::OkStatus();
+  });
+  e.Free(first);
+  other.join();
+  CHECK(block != nullptr);
+  e.mock->ClearFailures();
 }
 
 TEST_CASE("above max_kept_bytes freed blocks go back as soon as the stream is idle") {
@@ -567,6 +685,27 @@ TEST_CASE("callbacks on several threads, with memory given back and taken off me
   for (std::thread& thread : late) thread.join();
   CHECK(registration->stats().live_blocks == 0);
 }
+
+#if !defined(__SANITIZE_THREAD__)
+TEST_CASE("a child forked while another thread gives back finds memory exhausted, and does not wait for that thread") {
+  Exported e({.capacity_bytes = 8192});
+  e.Free(e.Alloc(8192));
+  int status = -1;
+  e.acl.on_synchronize = [&] {
+    std::thread([&] {
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(20);
+        const bool null = e.Alloc(4096) == nullptr;
+        _exit(null && e.registration->Trim().ok() ? 0 : 1);
+      }
+      waitpid(child, &status, 0);
+    }).join();
+  };
+  CHECK(e.registration->Trim().ok());
+  CHECK(status == 0);
+}
+#endif
 
 }  // namespace
 }  // namespace packalloc::testing

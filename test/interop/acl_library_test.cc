@@ -1,5 +1,7 @@
 // libpackalloc_acl from a program that knows nothing but its header: codes, misuse, several devices and threads.
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -314,5 +316,62 @@ TEST_CASE("from several threads, streams come and go and blocks are nobody else'
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == 0);
 }
+
+TEST_CASE("the reason why an allocation failed is this thread's, also while others of the same object fail") {
+  const Device shared("CPU");
+  std::atomic<int> wrong{0};
+  std::atomic<int> running{0};
+  std::vector<std::thread> threads;
+  for (std::size_t id = 0; id < 4; ++id) {
+    threads.emplace_back([&, id] {
+      const std::size_t nbytes = SIZE_MAX - id;
+      ++running;
+      while (running < 4) std::this_thread::yield();
+      for (int i = 0; i < 50000; ++i) {
+        wrong += shared.Alloc(nbytes) != nullptr;
+        wrong += std::string(packalloc_acl_last_error()).find(std::to_string(nbytes)) == std::string::npos;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+}
+
+#if !defined(__SANITIZE_THREAD__)
+TEST_CASE("a forked child uses streams, descriptors and blocks while the parent's threads do") {
+  const Device shared("CPU+lru");
+  const auto use = [&shared] {
+    bool ok = aclrtSynchronizeStream(shared.stream) == ACL_SUCCESS;
+    aclrtAllocatorDesc desc = aclrtAllocatorCreateDesc();
+    ok = ok && aclrtAllocatorDestroyDesc(desc) == ACL_SUCCESS;
+    void* block = shared.Alloc(64);
+    ok = ok && block != nullptr;
+    packalloc_acl_free(shared.memory, block);
+    return ok;
+  };
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> busy;
+  for (int t = 0; t < 2; ++t) {
+    busy.emplace_back([&] {
+      while (!stop) use();
+    });
+  }
+  for (int i = 0; i < 50; ++i) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      alarm(20);
+      bool ok = true;
+      for (int n = 0; n < 100; ++n) ok = ok && use();
+      _exit(ok ? 0 : 1);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+  stop = true;
+  for (std::thread& thread : busy) thread.join();
+}
+#endif
 
 }  // namespace

@@ -79,6 +79,7 @@ class FakeAcl {
       return fault != 0 ? fault : aclrtSynchronizeStream(stream);
     };
     acl.aclrtStreamQuery = [](void*, int* status) {
+      if (current_->on_query) current_->on_query();
       *status = current_->busy ? 1 : 0;
       return Fault("StreamQuery");
     };
@@ -93,6 +94,7 @@ class FakeAcl {
   std::map<std::string, int> faults;
   bool busy = true;                      // what aclrtStreamQuery says
   std::function<void()> on_synchronize;  // runs at the start of aclrtSynchronizeStream
+  std::function<void()> on_query;        // and of aclrtStreamQuery
 
   std::vector<std::string> TakeLog() {
     const std::lock_guard lock(mutex_);

@@ -20,7 +20,8 @@
  * What answers an aclError: 0 is success, 100000 a parameter that is NULL, unknown or of no device, 200000 that host
  * memory ran out, 207001 that device memory did, 500000 a failure of the device. packalloc_acl_last_error has the
  * sentence. After an error nothing has changed, and a handle that was to be given is NULL. No exception leaves a call.
- * Handles are looked up, never followed, but for those of streams and allocators that are the program's own. */
+ * Handles are looked up, never followed, but for those of streams and allocators that are the program's own. Usable in
+ * a forked child as far as the devices are: CPU and caches over it are, CUDA and CL are not. */
 #ifndef PACKALLOC_C_ACL_H_
 #define PACKALLOC_C_ACL_H_
 
@@ -141,7 +142,7 @@ PACKALLOC_ACL_API aclError packalloc_acl_destroy_stream(aclrtStream stream);
  */
 PACKALLOC_ACL_API aclError packalloc_acl_create_allocator(aclrtStream stream, aclrtAllocator* allocator);
 /* Waits for its device and gives back all its memory, live blocks too. A call with the object is then as of an unknown
- * one. */
+ * one. Where the device refuses to free some, the error says why, and another call tries those again. */
 PACKALLOC_ACL_API aclError packalloc_acl_destroy_allocator(aclrtAllocator allocator);
 
 /* The functions of such an object, by CANN's contract: alloc answers NULL where memory ran out (or the object is

@@ -55,7 +55,7 @@ struct AclExportStats {
   std::uint64_t failed_frees = 0;   // of the allocator, and calls with what is no live block of this object
   std::size_t live_bytes = 0;       // in CANN's hands
   std::size_t live_blocks = 0;
-  std::size_t kept_bytes = 0;  // freed by CANN, not yet given back
+  std::size_t kept_bytes = 0;  // freed by CANN, not yet given back; also what is just being given back
   std::size_t kept_blocks = 0;
 };
 
@@ -64,7 +64,9 @@ struct AclRegistrationState;
 }
 
 // A packed allocator registered with a stream, until Unregister or the destructor. Movable; a moved-from one is empty:
-// its calls are FAILED_PRECONDITION or give nothing. Thread-safe, but for the destructor and moves.
+// its calls are FAILED_PRECONDITION or give nothing. Thread-safe, but for the destructor and moves. The callbacks, stats
+// and Trim are usable in a forked child if the allocator and the runtime are; what another thread was just giving back
+// at the fork is lost to the child.
 class AclRegistration {
  public:
   AclRegistration(AclRegistration&&) noexcept;
@@ -76,7 +78,8 @@ class AclRegistration {
   // Takes the allocator off the stream (unless another has been registered with it meanwhile), synchronises the stream,
   // and gives back all blocks, those too that CANN has not freed. A later callback of CANN's finds nothing: alloc
   // answers null and free does nothing. What the runtime answers, where it fails: then nothing has been given back, and
-  // it can be called again. OK if it was called before.
+  // it can be called again. What the allocator's free answers, where that fails: what it refused is kept, for another
+  // call to give back. OK if there is nothing left to do.
   absl::Status Unregister();
 
   // Synchronises the stream and gives back the blocks that CANN had freed before. Not to be called from a callback.

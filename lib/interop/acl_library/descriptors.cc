@@ -5,6 +5,7 @@
 #include <new>
 
 #include "absl/status/status.h"
+#include "lib/fork_guard.h"
 #include "lib/interop/acl_library/acl_call.h"
 #include "packalloc/c/acl.h"
 #include "packalloc/interop/acl.h"
@@ -17,10 +18,15 @@ struct Registration {
   AclCallbacks callbacks;
 };
 
-struct Registry {
+struct Registry final : private ForkGuarded {
+  Registry() { BeginForkGuard(this, ForkRank::kCache); }
   std::mutex mutex;  // no callback is called under it
   std::map<aclrtAllocatorDesc, std::unique_ptr<AclCallbacks>> descs;
   std::map<aclrtStream, Registration> streams;
+
+ private:
+  void BeforeFork() override { mutex.lock(); }
+  void AfterFork(bool) override { mutex.unlock(); }
 };
 
 // Never destroyed: programs unregister while they exit.

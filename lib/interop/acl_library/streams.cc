@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "lib/fork_guard.h"
 #include "lib/interop/acl_library/acl_call.h"
 #include "lib/interop/acl_object.h"
 #include "lib/registry/device_name.h"
@@ -37,10 +38,15 @@ struct DeviceAllocator {
   PackedAllocator device;
 };
 
-struct World {
+struct World final : private ForkGuarded {
+  World() { BeginForkGuard(this, ForkRank::kCache); }
   std::mutex mutex;  // no device is called under it
   std::map<aclrtStream, Stream> streams;
   std::map<aclrtAllocator, DeviceAllocator> allocators;
+
+ private:
+  void BeforeFork() override { mutex.lock(); }
+  void AfterFork(bool) override { mutex.unlock(); }
 };
 
 // Never destroyed: programs use it while they exit.
@@ -133,13 +139,13 @@ absl::Status DestroyAllocator(aclrtAllocator handle) {
   if (node.empty()) {
     return absl::InvalidArgumentError("the allocator is none of packalloc_acl_create_allocator, or was destroyed");
   }
-  absl::Status waited = node.mapped().device.synchronize();
-  if (!waited.ok()) {
+  absl::Status ended = node.mapped().device.synchronize();
+  if (ended.ok()) ended = node.mapped().object->End();
+  if (!ended.ok()) {
     const std::lock_guard lock(GetWorld().mutex);
     GetWorld().allocators.insert(std::move(node));
-    return waited;
   }
-  return node.mapped().object->End();
+  return ended;
 }
 
 // ---- copies ----
@@ -286,13 +292,15 @@ void* packalloc_acl_alloc(aclrtAllocator allocator, size_t size) {
 }
 
 void* packalloc_acl_alloc_advise(aclrtAllocator allocator, size_t size, aclrtAllocatorAddr addr) {
-  void* block = AclObject::AllocAdvise(allocator, size, addr);
-  if (block != nullptr) return block;
+  void* block = nullptr;
   AclCall([&]() -> absl::Status {
-    absl::StatusOr<std::shared_ptr<AclObject>> object = AclObject::Find(allocator);
-    return object.ok() ? (*object)->last_error() : object.status();
+    const absl::StatusOr<std::shared_ptr<AclObject>> object = AclObject::Find(allocator);
+    if (!object.ok()) return object.status();
+    const absl::StatusOr<void*> taken = (*object)->Take(size, addr);
+    block = taken.value_or(nullptr);
+    return taken.status();
   });
-  return nullptr;
+  return block;
 }
 
 void packalloc_acl_free(aclrtAllocator allocator, aclrtAllocatorBlock block) { AclObject::Free(allocator, block); }
