@@ -35,7 +35,7 @@ packalloc_status DiskSource::Read(void* self, std::uint64_t offset, void* dest, 
   });
 }
 
-absl::Status DiskSource::Explain(absl::Status status) const {
+absl::Status DiskSource::Explain(const absl::Status& status) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return error_.code() == status.code() ? error_ : status;
 }

@@ -18,7 +18,7 @@ class DiskSource {
 
   const packalloc_disk_source* c() const { return &c_; }
   // The reading's own error, where it was that which made the call fail with `status`.
-  absl::Status Explain(absl::Status status) const;
+  absl::Status Explain(const absl::Status& status) const;
 
   // The extent behind a source of this library's making, or null.
   static const DiskExtent* ExtentOf(const packalloc_disk_source& source);

@@ -123,7 +123,7 @@ void AddOptional(const std::shared_ptr<CRecord>& c, Allocator<Raw>& out) {
       if (nbytes == 0) return absl::OkStatus();
       DiskSource source(src);
       absl::Status status = c->Answer(c->c.copy_from_disk(c->c.self, dest, source.c(), nbytes), "copy_from_disk");
-      return status.ok() ? status : source.Explain(std::move(status));
+      return status.ok() ? status : source.Explain(status);
     };
   }
   if (c->c.host_ptr != nullptr) {

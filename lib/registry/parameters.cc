@@ -39,7 +39,7 @@ double Parameters::Number(const std::string& key, double default_value) {
 }
 bool Parameters::Flag(const std::string& key, bool default_value) { return Read(key, default_value, &ParseFlag); }
 
-std::string Parameters::Text(const std::string& key, std::string default_value) {
+std::string Parameters::Text(const std::string& key, const std::string& default_value) {
   const std::string* text = Take(key);
   return text == nullptr ? default_value : *text;
 }

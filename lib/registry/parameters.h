@@ -31,7 +31,7 @@ class Parameters {
   std::uint64_t Count(const std::string& key, std::uint64_t default_value);
   double Number(const std::string& key, double default_value);
   bool Flag(const std::string& key, bool default_value);
-  std::string Text(const std::string& key, std::string default_value);
+  std::string Text(const std::string& key, const std::string& default_value);
 
   // One of a few words.
   template <typename T>
