@@ -104,6 +104,7 @@ std::vector<DeviceInfo> CudaDevices() {
   }
   if (count <= 0) return unavailable("0 CUDA devices");
   std::vector<DeviceInfo> devices;
+  devices.reserve(static_cast<std::size_t>(count));
   for (int ordinal = 0; ordinal < count; ++ordinal) devices.push_back(Describe(**driver, ordinal));
   return devices;
 }

@@ -222,13 +222,13 @@ class MockDevice final : public MockControl {
   }
   void ThrowNth(Member call, std::uint64_t nth, std::exception_ptr exception) override {
     AddScript({call, std::max<std::uint64_t>(nth, 1), false, Throwing(std::move(exception))});
-  }
+  }  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): std::function frees it
   void FailAll(Member call, absl::Status status) override {
     AddScript({call, 0, true, [status = std::move(status)] { return status; }});
   }
   void ThrowAll(Member call, std::exception_ptr exception) override {
     AddScript({call, 0, true, Throwing(std::move(exception))});
-  }
+  }  // NOLINT(clang-analyzer-cplusplus.NewDeleteLeaks): std::function frees it
   void OnCall(Member call, std::function<absl::Status()> hook) override { AddScript({call, 0, true, std::move(hook)}); }
   void ClearFailures() override {
     const std::lock_guard lock(mutex_);
@@ -341,10 +341,10 @@ class MockDevice final : public MockControl {
     return mine;
   }
 
-  absl::Status Misuse(std::string what) const {
+  absl::Status Misuse(const std::string& what) const {
     const std::lock_guard lock(mutex_);
     misuses_.push_back(what);
-    return absl::InvalidArgumentError(std::move(what));
+    return absl::InvalidArgumentError(what);
   }
 
   // The live block behind `buf`, of this mock or of `any_device` of its domain, with `nbytes` inside the handle.
@@ -380,11 +380,13 @@ class MockDevice final : public MockControl {
     const std::uint64_t id = world_->NewBlockId();
     const bool host = options_.host_accessible || spec.host || spec.cpu_access || spec.external_ptr;
     const std::byte fill = spec.zero ? std::byte{0} : options_.poison;
+    // NOLINTBEGIN(modernize-make-shared, performance-no-int-to-ptr): the memory is made in place
     world_->Insert(spec.external_ptr ? std::shared_ptr<MockBlock>(new MockBlock{
                                            id, nbytes, spec, this, *address, host,
                                            MockMemory(reinterpret_cast<std::byte*>(*spec.external_ptr), nbytes)})
                                      : std::shared_ptr<MockBlock>(new MockBlock{id, nbytes, spec, this, *address, host,
                                                                                 MockMemory(nbytes, alignment, fill)}));
+    // NOLINTEND(modernize-make-shared, performance-no-int-to-ptr)
     return MockBuf{id, 0, nbytes};
   }
 
