@@ -26,6 +26,7 @@ namespace {
 
 using Access = DiskFileAccess;
 
+// NOLINTNEXTLINE(misc-redundant-expression): the last two are one number on Linux only
 bool RefusesDirect(int error) { return error == EINVAL || error == EOPNOTSUPP || error == ENOTSUP; }
 
 // Direct pread until the op is whole, comes short at an unaligned place, or is refused. Returns the bytes got.

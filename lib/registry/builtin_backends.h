@@ -13,7 +13,7 @@ namespace packalloc::internal {
 std::vector<Backend> BuiltinBackends();
 
 // Stands for a backend that this build lacks: it lists itself as unavailable, and opening it says why.
-Backend LeftOutBackend(std::string name, std::string reason);
+Backend LeftOutBackend(const std::string& name, const std::string& why);
 
 }  // namespace packalloc::internal
 

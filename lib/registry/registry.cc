@@ -25,10 +25,10 @@
 namespace packalloc {
 namespace internal {
 
-Backend LeftOutBackend(std::string name, std::string reason) {
+Backend LeftOutBackend(const std::string& name, const std::string& why) {
   Backend backend;
   backend.name = name;
-  reason = absl::StrCat("not in this build: ", reason);
+  const std::string reason = absl::StrCat("not in this build: ", why);
   backend.open = [name, reason](const OpenRequest&) -> absl::StatusOr<PackedAllocator> {
     return absl::UnavailableError(absl::StrCat(name, " is ", reason));
   };
@@ -161,7 +161,7 @@ absl::StatusOr<PackedAllocator> Layered(const PackedAllocator& device, const Dev
     Making() { making_layers_of_environment = true; }
     ~Making() { making_layers_of_environment = false; }
   };
-  const auto topped = [&] {
+  auto topped = [&] {
     const Making making;
     return ApplyLayers(*layered, more);
   }();
