@@ -1,10 +1,10 @@
 #include "lib/env.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <mutex>
-#include <set>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -45,16 +45,26 @@ std::optional<std::string> EnvString(const char* variable) {
 }
 
 void WarnOnce(absl::string_view message) noexcept {
+  // A list that only grows, without a lock: a forked child would find that locked for ever.
+  struct Said {
+    std::string message;
+    Said* before;
+  };
+  static constinit std::atomic<Said*> last{nullptr};
   try {
-    // Never destroyed: there may be something to warn of while the program exits.
-    static std::mutex& mutex = *new std::mutex;
-    static auto& said = *new std::set<std::string>;
-    {
-      const std::lock_guard<std::mutex> lock(mutex);
-      if (!said.insert(std::string(message)).second) return;
-    }
+    auto said = std::make_unique<Said>(Said{std::string(message), nullptr});
+    const Said* checked = nullptr;
+    Said* newest = last.load(std::memory_order_acquire);
+    do {
+      for (const Said* other = newest; other != checked; other = other->before) {
+        if (other->message == message) return;
+      }
+      checked = newest;
+      said->before = newest;
+    } while (!last.compare_exchange_weak(newest, said.get(), std::memory_order_acq_rel));
+    const std::string& shown = said.release()->message;
     // One write, so that lines of several threads do not mix.
-    const std::string line = absl::StrCat("packalloc: warning: ", message, "\n");
+    const std::string line = absl::StrCat("packalloc: warning: ", shown, "\n");
     std::fwrite(line.data(), 1, line.size(), stderr);
   } catch (const std::exception&) {
     std::fputs("packalloc: warning: out of memory while writing a warning\n", stderr);

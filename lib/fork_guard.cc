@@ -11,15 +11,12 @@
 namespace packalloc {
 namespace {
 
-// Never destroyed: caches in static storage may outlive any order of destruction.
+// Caches in static storage may outlive any order of destruction.
 struct Guarded {
   std::mutex mutex;
   std::vector<std::pair<ForkRank, ForkGuarded*>> objects;  // by rank
 };
-Guarded& Instance() {
-  static Guarded& guarded = *new Guarded;
-  return guarded;
-}
+Guarded& Instance() { return OneOfTheProcess<Guarded>(); }
 
 void Prepare() {
   Instance().mutex.lock();
@@ -31,12 +28,14 @@ void After(bool in_child) {
   Instance().mutex.unlock();
 }
 
+// Before any thread can be in the middle of it. It fails only without memory; then a child forked in the middle of a
+// call may hang.
+[[maybe_unused]] const int registered = pthread_atfork(
+    &Prepare, [] { After(false); }, [] { After(true); });
+
 }  // namespace
 
 void BeginForkGuard(ForkGuarded* object, ForkRank rank) {
-  static const int registered = pthread_atfork(
-      &Prepare, [] { After(false); }, [] { After(true); });
-  static_cast<void>(registered);  // fails only without memory; then a child forked in the middle of a call may hang
   std::lock_guard lock(Instance().mutex);
   auto& objects = Instance().objects;
   const auto after = std::find_if(objects.begin(), objects.end(), [&](const auto& o) { return rank < o.first; });

@@ -11,6 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "backends/cuda/error.h"
 #include "lib/env.h"
+#include "lib/fork_guard.h"
+#include "lib/load_library.h"
 
 namespace packalloc::internal {
 namespace {
@@ -29,19 +31,18 @@ void Resolve(void* library, const char* name, Function& function) {
 
 absl::Status CudaDriver::Load() {
   const std::string path = EnvString("PACKALLOC_LIBCUDA").value_or("libcuda.so.1");
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* why = dlerror();
-    return absl::UnavailableError(absl::StrCat("no CUDA driver: ", why == nullptr ? path.c_str() : why,
+  const absl::StatusOr<void*> library = LoadLibrary(path);
+  if (!library.ok()) {
+    return absl::UnavailableError(absl::StrCat("no CUDA driver: ", library.status().message(),
                                                " (install NVIDIA's driver, or set PACKALLOC_LIBCUDA)"));
   }
   const char* missing = nullptr;
 #define PACKALLOC_CUDA_RESOLVE(name) \
-  Resolve(library, #name, name);     \
+  Resolve(*library, #name, name);    \
   if (name == nullptr && missing == nullptr) missing = #name;
   PACKALLOC_CUDA_REQUIRED(PACKALLOC_CUDA_RESOLVE)
 #undef PACKALLOC_CUDA_RESOLVE
-#define PACKALLOC_CUDA_RESOLVE(name) Resolve(library, #name, name);
+#define PACKALLOC_CUDA_RESOLVE(name) Resolve(*library, #name, name);
   PACKALLOC_CUDA_OPTIONAL(PACKALLOC_CUDA_RESOLVE)
 #undef PACKALLOC_CUDA_RESOLVE
   // The version first: an old driver lacks functions too, and its age is the better reason.
@@ -71,9 +72,9 @@ absl::StatusOr<const CudaDriver*> CudaDriver::Start() {
 
 absl::StatusOr<const CudaDriver*> CudaDriver::Get() {
   // Never destroyed: objects that were made before it may free buffers after main.
-  static const auto& driver = *new absl::StatusOr<const CudaDriver*>(Start());
-  if (driver.ok() && (*driver)->forked()) return ForkedChild();
-  return driver;
+  const auto* driver = OnceUnlessForked<&CudaDriver::Start>();
+  if (driver == nullptr || (driver->ok() && (**driver)->forked())) return ForkedChild();
+  return *driver;
 }
 
 bool CudaDriver::forked() const { return getpid() != pid_; }

@@ -15,6 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "lib/env.h"
+#include "lib/fork_guard.h"
+#include "lib/load_library.h"
 
 namespace packalloc::opencl {
 namespace {
@@ -25,15 +27,14 @@ std::atomic<bool> exiting{false};
 absl::StatusOr<Api> Load() {
   const std::string path = EnvString("PACKALLOC_LIBOPENCL").value_or("libOpenCL.so.1");
   // Never closed: drivers do not survive it.
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* why = dlerror();
-    return absl::UnavailableError(absl::StrCat("no OpenCL loader: ", why != nullptr ? why : path.c_str(),
+  const absl::StatusOr<void*> library = LoadLibrary(path);
+  if (!library.ok()) {
+    return absl::UnavailableError(absl::StrCat("no OpenCL loader: ", library.status().message(),
                                                " (install an OpenCL ICD loader, or set PACKALLOC_LIBOPENCL)"));
   }
   Api api;
 #define PACKALLOC_OPENCL_LOAD(name)                                                                       \
-  api.name = reinterpret_cast<decltype(api.name)>(dlsym(library, #name));                                 \
+  api.name = reinterpret_cast<decltype(api.name)>(dlsym(*library, #name));                                \
   if (api.name == nullptr) {                                                                              \
     return absl::UnavailableError(                                                                        \
         absl::StrCat("the OpenCL loader ", path, " has no ", #name, " (OpenCL 1.2 or later is needed)")); \
@@ -47,6 +48,12 @@ absl::StatusOr<Api> Load() {
   api.clGetPlatformIDs(0, nullptr, &platforms);
   std::atexit([] { exiting = true; });
   return api;
+}
+
+absl::Status ForkedChild() {
+  return absl::FailedPreconditionError(
+      "OpenCL was used before this process was forked and does not work in the child; fork before the first use, or "
+      "start a new program");
 }
 
 struct Kept {
@@ -74,10 +81,11 @@ void TryRelease(Kept kept) {
 }  // namespace
 
 absl::StatusOr<const Api*> LoadApi() {
-  static const absl::StatusOr<Api>& api = *new absl::StatusOr<Api>(Load());
-  if (!api.ok()) return api.status();
+  const absl::StatusOr<Api>* api = OnceUnlessForked<&Load>();
+  if (api == nullptr) return ForkedChild();
+  if (!api->ok()) return api->status();
   if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
-  return &*api;
+  return &**api;
 }
 
 bool IsExiting() { return exiting.load(std::memory_order_relaxed); }
@@ -86,11 +94,8 @@ absl::Status CheckUsable() {
   if (IsExiting()) [[unlikely]] {
     return absl::FailedPreconditionError("OpenCL cannot be used any more: the process is exiting");
   }
-  if (getpid() != started_in.load(std::memory_order_relaxed)) [[unlikely]] {
-    return absl::FailedPreconditionError(
-        "OpenCL was used before this process was forked and does not work in the child; fork before the first use, or "
-        "start a new program");
-  }
+  if (getpid() != started_in.load(std::memory_order_relaxed)) [[unlikely]]
+    return ForkedChild();
   return absl::OkStatus();
 }
 

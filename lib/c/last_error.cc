@@ -1,6 +1,5 @@
 #include "lib/c/last_error.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -14,15 +13,36 @@ namespace {
 constexpr std::size_t kCapacity = 2048;
 thread_local char last_error[kCapacity];
 
-// Appends as much of `text` as there is room for, in whole UTF-8 characters; gives the new length.
-std::size_t Append(std::size_t length, absl::string_view text) noexcept {
-  std::size_t taken = std::min(text.size(), kCapacity - 1 - length);
-  if (taken < text.size()) {
-    while (taken > 0 && (static_cast<unsigned char>(text[taken]) & 0xC0u) == 0x80u) --taken;
+// The length of the UTF-8 character that `text` starts with; 0 where it starts with none, nor with a part of one.
+std::size_t CharacterLength(absl::string_view text) noexcept {
+  const auto byte = [text](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  if (lead < 0xc2 || lead > 0xf4) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  std::memcpy(last_error + length, text.data(), taken);
-  last_error[length + taken] = '\0';
-  return length + taken;
+  // Longer than need be, a surrogate, beyond U+10FFFF.
+  const unsigned second = byte(1);
+  if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f)) return 0;
+  if ((lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f)) return 0;
+  return length;
+}
+
+// Appends as much of `text` as there is room for, in whole characters, with ? for each byte that is not UTF-8; gives
+// the new length.
+std::size_t Append(std::size_t length, absl::string_view text) noexcept {
+  while (!text.empty()) {
+    const std::size_t character = CharacterLength(text);
+    const absl::string_view shown = character == 0 ? "?" : text.substr(0, character);
+    if (shown.size() > kCapacity - 1 - length) break;
+    std::memcpy(last_error + length, shown.data(), shown.size());
+    length += shown.size();
+    text.remove_prefix(shown.size());
+  }
+  last_error[length] = '\0';
+  return length;
 }
 
 }  // namespace

@@ -2,13 +2,16 @@
 
 #include <dlfcn.h>
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdlib>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +24,7 @@
 #include "lib/c/plugin_file.h"
 #include "lib/c/sized_struct.h"
 #include "lib/env.h"
+#include "lib/fork_guard.h"
 #include "packalloc/c/plugin.h"
 #include "packalloc/c_record.h"
 #include "packalloc/registry.h"
@@ -143,28 +147,82 @@ absl::Status LoadPlugin(const std::string& path) {
                        ", this library's is ", PACKALLOC_PLUGIN_ABI_VERSION, "): ", loaded.message())};
 }
 
-void LoadPluginsOfEnvironment() {
-  // A plugin that uses the registry while it is loaded comes back here.
-  thread_local bool loading = false;
-  static std::once_flag once;
-  if (loading) return;
-  std::call_once(once, [] {
-    const char* paths = secure_getenv("PACKALLOC_PLUGINS");
-    if (paths == nullptr) return;
-    loading = true;
-    for (const absl::string_view path : absl::StrSplit(paths, ':', absl::SkipEmpty())) {
-      absl::Status loaded;
-      try {
-        loaded = LoadPlugin(std::string(path));
-      } catch (const std::exception& error) {
-        loaded = absl::InternalError(absl::StrCat("plugin '", path, "': ", error.what()));
-      } catch (...) {
-        loaded = absl::InternalError(absl::StrCat("plugin '", path, "' threw"));
-      }
-      if (!loaded.ok()) WarnOnce(absl::StrCat("environment variable PACKALLOC_PLUGINS: ", loaded.message()));
+namespace {
+
+// The loading of the environment's plugins, once in the process.
+class Loading final : ForkGuarded {
+ public:
+  Loading() { BeginForkGuard(this, ForkRank::kRegistry); }
+  ~Loading() override { EndForkGuard(this); }
+
+  // Whether the caller is to load, and to call End; else it was done, by now at the latest. Where this thread is at it
+  // already, by a plugin that uses the registry while it is loaded, there is nothing to do either.
+  bool Begin() {
+    std::unique_lock lock(mutex_);
+    if (by_ == std::this_thread::get_id()) return false;
+    ended_.wait(lock, [&] { return by_ == std::thread::id(); });
+    if (std::exchange(cut_short_, false)) {
+      WarnOnce(
+          "environment variable PACKALLOC_PLUGINS: the process was forked while another thread loaded its plugins; "
+          "those not loaded by then are missing in the child");
     }
-    loading = false;
-  });
+    if (std::exchange(begun_, true)) return false;
+    by_ = std::this_thread::get_id();
+    return true;
+  }
+
+  void End() {
+    const std::lock_guard lock(mutex_);
+    by_ = std::thread::id();
+    ended_.notify_all();
+  }
+
+ private:
+  void BeforeFork() override { mutex_.lock(); }
+  void AfterFork(bool in_child) override {
+    if (in_child) {
+      ::new (&ended_) std::condition_variable;  // who waited does not exist here
+      // Nor does who loaded. Not loaded anew: of a plugin that was half loaded nobody can tell what it has done.
+      if (by_ != std::thread::id() && by_ != std::this_thread::get_id()) {
+        by_ = std::thread::id();
+        cut_short_ = true;
+      }
+    }
+    mutex_.unlock();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::thread::id by_;  // who loads now
+  bool begun_ = false;
+  bool cut_short_ = false;
+};
+
+void LoadOrWarn(absl::string_view path) {
+  absl::Status loaded;
+  try {
+    loaded = LoadPlugin(std::string(path));
+  } catch (const std::exception& error) {
+    loaded = absl::InternalError(absl::StrCat("plugin '", path, "': ", error.what()));
+  } catch (...) {
+    loaded = absl::InternalError(absl::StrCat("plugin '", path, "' threw"));
+  }
+  if (!loaded.ok()) WarnOnce(absl::StrCat("environment variable PACKALLOC_PLUGINS: ", loaded.message()));
+}
+
+}  // namespace
+
+void LoadPluginsOfEnvironment() {
+  Loading& loading = OneOfTheProcess<Loading>();
+  if (!loading.Begin()) return;
+  struct End {
+    ~End() { loading.End(); }
+    Loading& loading;
+  };
+  const End end{loading};
+  const char* paths = secure_getenv("PACKALLOC_PLUGINS");
+  if (paths == nullptr) return;
+  for (const absl::string_view path : absl::StrSplit(paths, ':', absl::SkipEmpty())) LoadOrWarn(path);
 }
 
 }  // namespace packalloc

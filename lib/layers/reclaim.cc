@@ -10,25 +10,21 @@ namespace {
 // Releases that this thread is inside of, in any group.
 constinit thread_local std::uint64_t own_releases = 0;
 
-// The groups by domain. Never destroyed.
-struct Groups : ForkGuarded {
+// The groups by domain.
+struct Groups final : ForkGuarded {
   std::mutex mutex;
   std::map<std::uint32_t, std::weak_ptr<ReclaimGroup>> by_domain;
   Groups() { BeginForkGuard(this, ForkRank::kReclaim); }
+  ~Groups() override { EndForkGuard(this); }
   void BeforeFork() override { mutex.lock(); }
   void AfterFork(bool) override { mutex.unlock(); }
 };
-Groups& AllGroups() {
-  static Groups& groups = *new Groups;
-  return groups;
-}
-
 }  // namespace
 
 std::shared_ptr<ReclaimGroup> ReclaimGroup::Of(std::uint32_t memory_domain) {
   auto fresh = std::make_shared<ReclaimGroup>();  // before the lock: groups wait for a fork, and a fork for the lock
   if (memory_domain == 0) return fresh;
-  Groups& groups = AllGroups();
+  Groups& groups = OneOfTheProcess<Groups>();
   std::lock_guard lock(groups.mutex);
   std::erase_if(groups.by_domain, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<ReclaimGroup>& known = groups.by_domain[memory_domain];

@@ -16,8 +16,14 @@ absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Create(const std::string& 
   if (path.empty() || path.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat("the trace needs the name of a file; it is ", Quoted(path)));
   }
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+  // A pipe that nobody reads is refused, not waited for; one that is read makes its writers wait as usual.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
+  const int file = open(path.c_str(), kFlags | O_NONBLOCK, 0666);
+  if (file < 0 && errno == ENXIO) {
+    return absl::FailedPreconditionError(absl::StrCat("trace ", Quoted(path), " is a pipe that nobody reads"));
+  }
   if (file < 0) return absl::ErrnoToStatus(errno, absl::StrCat("trace ", Quoted(path), " cannot be created"));
+  fcntl(file, F_SETFL, O_APPEND);
   return std::unique_ptr<TraceFile>(new TraceFile(path, file, block_bytes));
 }
 

@@ -1,5 +1,6 @@
 #include "lib/registry/once_map.h"
 
+#include <new>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -59,6 +60,16 @@ std::map<std::string, PackedAllocator> OnceMap::Take() {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++clears_;
   return std::exchange(kept_, {});
+}
+
+void OnceMap::AfterFork(bool in_child) {
+  if (in_child) {
+    // The others who were at it, and who waited, do not exist here.
+    std::erase_if(making_, [](const auto& entry) { return entry.second != std::this_thread::get_id(); });
+    waiting_.clear();
+    ::new (&made_) std::condition_variable;
+  }
+  mutex_.unlock();
 }
 
 }  // namespace packalloc

@@ -15,13 +15,19 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "lib/fork_guard.h"
 #include "packalloc/packed_allocator.h"
 
 namespace packalloc {
 
-// Thread-safe.
-class OnceMap {
+// Thread-safe. In a forked child nothing is being made but by the thread that forked, and nobody is waited for.
+class OnceMap final : private ForkGuarded {
  public:
+  OnceMap() { BeginForkGuard(this, ForkRank::kRegistry); }
+  ~OnceMap() override { EndForkGuard(this); }
+  OnceMap(const OnceMap&) = delete;
+  OnceMap& operator=(const OnceMap&) = delete;
+
   // What is kept under `key`, else what `make` gives. A status or exception of `make` is its caller's alone and nothing
   // is kept; whoever waited for it tries for himself. FAILED_PRECONDITION where waiting would never end: the key is
   // being made by this very thread, or by one that waits for what this one makes.
@@ -32,6 +38,8 @@ class OnceMap {
   std::map<std::string, PackedAllocator> Take();
 
  private:
+  void BeforeFork() override { mutex_.lock(); }
+  void AfterFork(bool in_child) override;
   bool WaitWouldDeadlock(const std::string& key) const;
 
   std::mutex mutex_;

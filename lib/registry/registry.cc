@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "lib/c/plugin_environment.h"
 #include "lib/env.h"
+#include "lib/fork_guard.h"
 #include "lib/parse.h"
 #include "lib/registry/builtin_backends.h"
 #include "lib/registry/device_name.h"
@@ -44,13 +45,18 @@ namespace {
 
 using BackendPointer = std::shared_ptr<const Backend>;
 
-class Registry {
+class Registry final : private ForkGuarded {
  public:
-  // Never destroyed: allocators may be opened and used while the program exits.
-  static Registry& Get() {
-    static Registry& registry = *new Registry;
-    return registry;
+  Registry() {
+    for (Backend& backend : internal::BuiltinBackends()) {
+      backends_.push_back(std::make_shared<const Backend>(std::move(backend)));
+    }
+    BeginForkGuard(this, ForkRank::kRegistry);
   }
+  ~Registry() override { EndForkGuard(this); }
+
+  // Allocators may be opened and used while the program exits.
+  static Registry& Get() { return OneOfTheProcess<Registry>(); }
 
   std::vector<BackendPointer> backends() {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -91,11 +97,8 @@ class Registry {
   OnceMap& opened() { return opened_; }
 
  private:
-  Registry() {
-    for (Backend& backend : internal::BuiltinBackends()) {
-      backends_.push_back(std::make_shared<const Backend>(std::move(backend)));
-    }
-  }
+  void BeforeFork() override { mutex_.lock(); }
+  void AfterFork(bool /*in_child*/) override { mutex_.unlock(); }
 
   std::mutex mutex_;
   std::vector<BackendPointer> backends_;

@@ -15,6 +15,7 @@
 #include <iterator>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lib/c/plugin_file.h"
@@ -23,6 +24,8 @@
 #include "packalloc/c_record.h"
 #include "packalloc/registry.h"
 #include "packalloc/testing/contract.h"
+#include "test/in_child.h"
+#include "test/sanitizers.h"
 #include "test/temp_dir.h"
 
 namespace packalloc {
@@ -205,6 +208,38 @@ TEST_CASE("PACKALLOC_PLUGINS: loaded when the registry is first used; what does 
   CHECK(warnings.find("PACKALLOC_PLUGINS: plugin '/nonexistent.so'") != std::string::npos);
   CHECK(warnings.find("4711") != std::string::npos);
 }
+
+#if !PACKALLOC_WITH_TSAN
+TEST_CASE("a child that is forked while another thread loads PACKALLOC_PLUGINS does without them") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    setenv("PACKALLOC_PLUGINS", Wrong("waits").c_str(), 1);
+    if (freopen("/dev/null", "w", stderr) == nullptr || freopen("/dev/null", "w", stdout) == nullptr) _exit(126);
+    execl("/proc/self/exe", "plugin_test", "-tc=*(child that forks)*", "--no-skip", static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+
+TEST_CASE("(child that forks) with PACKALLOC_PLUGINS set" * doctest::skip()) {
+  int inside[2];
+  int go_on[2];
+  REQUIRE(pipe(inside) == 0);
+  REQUIRE(pipe(go_on) == 0);
+  // Where the plugin says that it is being loaded, and where it waits.
+  setenv("PLUGIN_INSIDE", std::to_string(inside[1]).c_str(), 1);
+  setenv("PLUGIN_GO_ON", std::to_string(go_on[0]).c_str(), 1);
+  std::thread loader([] { CHECK(Open("PWAITS").status().code() == absl::StatusCode::kInternal); });
+  char byte = 0;
+  REQUIRE(read(inside[0], &byte, 1) == 1);
+  CHECK(HoldsInChild([] { return Open("CPU").ok() && Open("PWAITS").status().code() == absl::StatusCode::kNotFound; }));
+  REQUIRE(write(go_on[1], &byte, 1) == 1);
+  loader.join();
+}
+#endif
 
 TEST_CASE("(child) with PACKALLOC_PLUGINS set" * doctest::skip()) {
   const auto device = Default();

@@ -1,6 +1,7 @@
 #include "packalloc/registry.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <any>
@@ -18,6 +19,8 @@
 #include "lib/registry/builtin_backends.h"
 #include "lib/registry/layer_table.h"
 #include "packalloc/layers/lru.h"
+#include "test/in_child.h"
+#include "test/sanitizers.h"
 
 namespace packalloc {
 namespace {
@@ -441,6 +444,43 @@ TEST_CASE("layers of the environment that open what they lie on come to an end")
   REQUIRE(buf.ok());
   CHECK(device->free(*buf, 16).ok());
 }
+
+#if !PACKALLOC_WITH_TSAN
+TEST_CASE("a child that is forked while another thread opens a device opens it itself") {
+  std::latch inside(1);
+  std::latch go_on(1);
+  const pid_t parent = getpid();
+  Backend backend = NewBackend();
+  backend.open = [&](const OpenRequest&) {
+    if (getpid() == parent) {
+      inside.count_down();
+      go_on.wait();
+    }
+    return Heap("T");
+  };
+  const std::string name = backend.name;
+  REQUIRE(Register(std::move(backend)).ok());
+  std::thread opener([&] { CHECK(Open(name).ok()); });
+  inside.wait();
+  CHECK(HoldsInChild([&] { return Open(name).ok() && Open(name + "+lru").ok() && !Devices().empty(); }));
+  go_on.count_down();
+  opener.join();
+  CHECK(Open(name).ok());
+}
+
+TEST_CASE("a child that is forked inside its thread's own open goes on with it") {
+  Backend backend = NewBackend();
+  const std::string name = backend.name;
+  bool held = false;
+  backend.open = [&](const OpenRequest&) {
+    held = HoldsInChild([&] { return Open(name).status().code() == absl::StatusCode::kFailedPrecondition; });
+    return Heap("T");
+  };
+  REQUIRE(Register(std::move(backend)).ok());
+  CHECK(Open(name).ok());
+  CHECK(held);
+}
+#endif
 
 }  // namespace
 }  // namespace packalloc

@@ -1,6 +1,7 @@
 /* One source, many plugins: each is this file with one macro set (meson.build). Running code of one that must not run
  * is an abort. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #if defined(WRONG_VERSION) || defined(ZERO_VERSION) || defined(LONG_VERSION) || defined(FUNCTION_VERSION)
 /* The header's declaration of the symbol is another one. */
@@ -80,6 +81,16 @@ static const char* last_error(void* self) {
   return "the plugin says why";
 }
 
+#if defined(WAITS)
+static void wait_for_test(void) {
+  const char* inside = getenv("PLUGIN_INSIDE");
+  const char* go_on = getenv("PLUGIN_GO_ON");
+  char byte = 0;
+  if (inside == NULL || go_on == NULL) return;
+  if (write(atoi(inside), &byte, 1) != 1 || read(atoi(go_on), &byte, 1) != 1) abort();
+}
+#endif
+
 #if defined(NO_BACKEND)
 PACKALLOC_PLUGIN_EXPORT const int packalloc_plugin_backend_is_missing = 1;
 #else
@@ -90,6 +101,9 @@ PACKALLOC_PLUGIN_EXPORT const packalloc_backend* packalloc_plugin_backend(void) 
   return NULL;
 #else
   static packalloc_backend backend = PACKALLOC_BACKEND_INIT;
+#if defined(WAITS)
+  wait_for_test();
+#endif
   backend.name = NAME;
   backend.open = open_device;
   backend.list_devices = list_devices;
