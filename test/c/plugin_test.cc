@@ -232,7 +232,10 @@ TEST_CASE("(child that forks) with PACKALLOC_PLUGINS set" * doctest::skip()) {
   // Where the plugin says that it is being loaded, and where it waits.
   setenv("PLUGIN_INSIDE", std::to_string(inside[1]).c_str(), 1);
   setenv("PLUGIN_GO_ON", std::to_string(go_on[0]).c_str(), 1);
-  std::thread loader([] { CHECK(Open("PWAITS").status().code() == absl::StatusCode::kInternal); });
+  std::thread loader([&] {
+    CHECK(Open("PWAITS").status().code() == absl::StatusCode::kInternal);
+    close(inside[1]);
+  });
   char byte = 0;
   REQUIRE(read(inside[0], &byte, 1) == 1);
   CHECK(HoldsInChild([] { return Open("CPU").ok() && Open("PWAITS").status().code() == absl::StatusCode::kNotFound; }));
