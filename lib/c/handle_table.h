@@ -33,7 +33,13 @@ class HandleTable {
  public:
   // `kind`, 0 to 7, tells handles of several tables apart; `what` names the object in messages.
   HandleTable(unsigned kind, const char* what) : kind_(kind), what_(what) {}
-  // Lives as long as the process.
+  // With what is in it. (The library's own tables live as long as the process.)
+  ~HandleTable() {
+    for (std::uint32_t index = 0; Slot* slot = index < kMaxSlots ? At(index) : nullptr; ++index) {
+      if ((slot->state.load(std::memory_order_relaxed) & kLive) != 0) std::destroy_at(slot->get());
+    }
+    for (std::atomic<Slot*>& chunk : chunks_) delete[] chunk.load(std::memory_order_relaxed);
+  }
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
 
