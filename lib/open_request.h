@@ -2,15 +2,18 @@
 #ifndef PACKALLOC_LIB_OPEN_REQUEST_H_
 #define PACKALLOC_LIB_OPEN_REQUEST_H_
 
+#include <algorithm>
 #include <any>
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "lib/parse.h"
 #include "packalloc/backend.h"
 
 namespace packalloc {
@@ -28,9 +31,9 @@ absl::StatusOr<Options> OptionsOf(const OpenRequest& request, absl::string_view 
 inline absl::StatusOr<std::string> OnlyDevice(absl::string_view target, absl::string_view backend) {
   std::uint64_t index = 0;
   if (target.empty()) return std::string();
-  if (!absl::SimpleAtoi(target, &index)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", backend, ":", target, "' is not a device: ", backend, " takes no more than an index"));
+  if (!std::all_of(target.begin(), target.end(), absl::ascii_isdigit) || !absl::SimpleAtoi(target, &index)) {
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(absl::StrCat(backend, ":", target)),
+                                                   " is not a device: ", backend, " takes no more than an index"));
   }
   if (index != 0) {
     return absl::NotFoundError(absl::StrCat("there is no ", backend, ":", index, ", only ", backend, ":0"));

@@ -1,5 +1,6 @@
 #include <cuda.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -7,12 +8,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "backends/cuda/context.h"
 #include "backends/cuda/driver.h"
 #include "backends/cuda/error.h"
 #include "lib/open_request.h"
+#include "lib/parse.h"
 #include "packalloc/backend.h"
 #include "packalloc/backends/cuda.h"
 
@@ -21,9 +24,10 @@ namespace {
 
 absl::StatusOr<int> OrdinalOf(const std::string& target) {
   int ordinal = 0;
-  if (target.empty() || (absl::SimpleAtoi(target, &ordinal) && ordinal >= 0)) return ordinal;
+  const bool digits = std::all_of(target.begin(), target.end(), absl::ascii_isdigit);
+  if (target.empty() || (digits && absl::SimpleAtoi(target, &ordinal))) return ordinal;
   return absl::InvalidArgumentError(
-      absl::StrCat("'CUDA:", target, "' is not a device: CUDA takes the number of one, as CUDA:1"));
+      absl::StrCat(Quoted(absl::StrCat("CUDA:", target)), " is not a device: CUDA takes the number of one, as CUDA:1"));
 }
 
 absl::StatusOr<PackedAllocator> OpenCuda(const OpenRequest& request) {

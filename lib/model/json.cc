@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "lib/parse.h"
 
 namespace packalloc {
 
@@ -23,7 +24,7 @@ absl::StatusOr<nlohmann::json> ParseJson(const std::string& text) {
     if (event == json::parse_event_t::key) {
       const auto& key = value.get_ref<const std::string&>();
       if (!keys.back().insert(key).second && problem.empty())
-        problem = absl::StrCat("the key \"", key, "\" stands twice");
+        problem = absl::StrCat("the key ", Quoted(key), " stands twice");
     }
     return problem.empty();  // what is thrown away need not be kept
   };

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/model/json.h"
+#include "lib/parse.h"
 #include "packalloc/backends/disk.h"
 #include "packalloc/copy.h"
 #include "packalloc/disk_file.h"
@@ -110,13 +111,13 @@ absl::StatusOr<ModelFile> OpenIndex(const std::string& path, const DiskOptions& 
   std::map<std::string, std::set<std::string>> shards;  // file name: its tensors
   for (const auto& [tensor, shard] : map->items()) {
     if (!shard.is_string()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": the shard of \"", tensor, "\" is not a file name"));
+      return absl::InvalidArgumentError(absl::StrCat(path, ": the shard of ", Quoted(tensor), " is not a file name"));
     }
     const auto& name = shard.get_ref<const std::string&>();
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": the shard \"", name, "\" of \"", tensor, "\" is not a file beside the index"));
+          absl::StrCat(path, ": the shard ", Quoted(name), " of ", Quoted(tensor), " is not a file beside the index"));
     }
     shards[name].insert(tensor);
   }
@@ -130,7 +131,7 @@ absl::StatusOr<ModelFile> OpenIndex(const std::string& path, const DiskOptions& 
     }
     if (!wanted.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": the shard ", name, " has no tensor \"", *wanted.begin(), "\""));
+          absl::StrCat(path, ": the shard ", Quoted(name), " has no tensor ", Quoted(*wanted.begin())));
     }
     model.files.push_back(shard->files[0]);
     model.metadata.insert(model.metadata.end(), shard->metadata.begin(), shard->metadata.end());

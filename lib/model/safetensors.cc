@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "lib/checked_math.h"
 #include "lib/model/json.h"
+#include "lib/parse.h"
 #include "packalloc/model_file.h"
 
 namespace packalloc {
@@ -40,13 +41,14 @@ std::optional<std::uint64_t> AsUnsigned(const json& value) {
 }
 
 absl::Status Bad(const std::string& name, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\": ", std::string(what)));
+  return absl::InvalidArgumentError(absl::StrCat("tensor ", Quoted(name), ": ", std::string(what)));
 }
 
 absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const json& value) {
   if (!value.is_object()) return Bad(name, "its description is not an object");
   for (const auto& [key, unused] : value.items()) {
-    if (key != "dtype" && key != "shape" && key != "data_offsets") return Bad(name, absl::StrCat("unknown key ", key));
+    if (key != "dtype" && key != "shape" && key != "data_offsets")
+      return Bad(name, absl::StrCat("unknown key ", Quoted(key)));
   }
   const auto dtype = value.find("dtype");
   const auto shape = value.find("shape");
@@ -58,7 +60,7 @@ absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const json&
   }
   SafetensorsEntry entry{.name = name, .dtype = dtype->get<std::string>()};
   const std::optional<std::uint64_t> bits = BitsOf(entry.dtype);
-  if (!bits) return Bad(name, absl::StrCat("unknown dtype ", entry.dtype));
+  if (!bits) return Bad(name, absl::StrCat("unknown dtype ", Quoted(entry.dtype)));
 
   bool empty = false;
   for (const json& extent : *shape) {

@@ -69,8 +69,8 @@ class Registry final : private ForkGuarded {
       if (backend->name == name.backend) return backend;
       known.push_back(backend->name);
     }
-    return absl::NotFoundError(absl::StrCat("device name ", Quoted(text), ": there is no backend ", name.backend,
-                                            "; known: ", absl::StrJoin(known, ", ")));
+    return absl::NotFoundError(absl::StrCat("device name ", Quoted(text), ": there is no backend ",
+                                            Quoted(name.backend), "; known: ", absl::StrJoin(known, ", ")));
   }
 
   absl::Status Add(Backend backend) {

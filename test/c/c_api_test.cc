@@ -412,7 +412,17 @@ TEST_CASE("the last error is the thread's own, says what happened, and stays whi
   CHECK(packalloc_load_plugin(name.c_str()) != PACKALLOC_OK);
   const std::string error = packalloc_last_error();
   CHECK(error.size() < 2048);
-  CHECK((error.empty() || static_cast<unsigned char>(error.back()) != 0xC3));
+  CHECK(error.size() > 2000);
+  CHECK(static_cast<unsigned char>(error.back()) != 0xC3);
+}
+
+TEST_CASE("the last error is UTF-8 also where a name is not") {
+  // A part of a character, one longer than need be, a surrogate, beyond the last, and what is right.
+  const std::string name = "/\x80|\xC3|\xC0\xAF|\xED\xA0\x80|\xF4\x90\x80\x80|\xE2\x82\xAC|\xF0\x9F\x98\x80|";
+  CHECK(packalloc_load_plugin(name.c_str()) != PACKALLOC_OK);
+  CHECK(ErrorHas("/?|?|??|???|????|\xE2\x82\xAC|\xF0\x9F\x98\x80|"));
+  CHECK(packalloc_load_plugin(("/tmp/" + std::string(3000, '\x80')).c_str()) != PACKALLOC_OK);
+  CHECK(std::string(packalloc_last_error()).size() == 2047);
 }
 
 TEST_CASE("names of statuses") {

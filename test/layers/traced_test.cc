@@ -2,6 +2,8 @@
 #include "packalloc/layers/traced.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +22,7 @@
 #include "packalloc/layers/lru.h"
 #include "packalloc/registry.h"
 #include "test/hostile_locale.h"
+#include "test/in_child.h"
 #include "test/temp_dir.h"
 #include "tools/replay.h"
 #include "tools/trace_reader.h"
@@ -172,6 +175,25 @@ TEST_CASE("a full disk is told once and never in the way; what cannot be created
   const absl::Status flushed = Find<TracedControl>(*device)->Flush();
   CHECK(flushed.code() == absl::StatusCode::kResourceExhausted);
   CHECK(flushed.message().find("/dev/full") != std::string::npos);
+}
+
+TEST_CASE("a pipe that nobody reads is refused at once; one that is read gets the trace") {
+  const TempDir dir;
+  const std::string pipe = dir / "pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  const PackedAllocator cpu = *Pack(CpuAllocator());
+  CHECK(HoldsInChild([&] { return absl::IsFailedPrecondition(Traced(cpu, {.file = pipe}).status()); }));
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  REQUIRE(reader >= 0);
+  {
+    const absl::StatusOr<PackedAllocator> device = Traced(cpu, {.file = pipe});
+    REQUIRE(device.ok());
+    CHECK(device->free(*device->alloc(64), 64).ok());
+    CHECK(Find<TracedControl>(*device)->Flush().ok());
+    char byte = 0;
+    CHECK(read(reader, &byte, 1) == 1);
+  }
+  close(reader);
 }
 
 TEST_CASE("a forked child writes nothing, neither its own nor what its parent has collected") {

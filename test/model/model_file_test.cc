@@ -82,11 +82,12 @@ TEST_CASE("bad headers are refused with what is wrong") {
   refuse("{} x", 0, "not JSON");
   refuse(R"({"t":1})", 0, "not an object");
   refuse(R"({"t":{}})", 0, "dtype");
-  refuse(R"({"t":{"dtype":"F32","shape":[],"data_offsets":[0,4],"x":1}})", 4, "unknown key x");
+  refuse(R"({"t":{"dtype":"F32","shape":[],"data_offsets":[0,4],"x":1}})", 4, "unknown key 'x'");
+  refuse(R"({"\u001b[2J\n":{"dtype":"F32"}})", 4, R"(tensor '\x1b[2J\n')");
   refuse(tensor("F32", "[1]", "[0,4]") + "", 3, "pass the end");
   refuse(tensor("F32", "[1]", "[4,8]"), 8, "belong to no tensor");
   refuse(tensor("F32", "[1]", "[0,4]"), 5, "belong to no tensor");
-  refuse(tensor("F33", "[1]", "[0,4]"), 4, "unknown dtype F33");
+  refuse(tensor("F33", "[1]", "[0,4]"), 4, "unknown dtype 'F33'");
   refuse(tensor("F32", "[2]", "[0,4]"), 4, "takes 8");
   refuse(tensor("F32", "[-1]", "[0,4]"), 4, "not a size");
   refuse(tensor("F32", "[1.5]", "[0,4]"), 4, "not a size");
@@ -141,7 +142,7 @@ TEST_CASE("a sharded model takes each tensor from its shard") {
   CHECK(Content(model->tensors[1]) == "de");
   CHECK(model->files.size() == 2);
   const absl::Status lacks = OpenModel(dir.Write("n.index.json", R"({"weight_map":{"b":"1.safetensors"}})")).status();
-  CHECK(absl::StrContains(lacks.message(), "has no tensor \"b\""));
+  CHECK(absl::StrContains(lacks.message(), "has no tensor 'b'"));
 }
 
 TEST_CASE("any other file is one tensor of bytes") {

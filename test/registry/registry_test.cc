@@ -154,7 +154,9 @@ TEST_CASE("what is not known is named, with what is") {
   const absl::Status unknown = Open("NOSUCH:1+lru").status();
   CHECK(unknown.code() == absl::StatusCode::kNotFound);
   CHECK(Contains(unknown, "'NOSUCH:1+lru'"));
-  CHECK(Contains(unknown, "no backend NOSUCH"));
+  CHECK(Open("N" + std::string(10000, 'x')).status().message().size() < 1000);
+  CHECK(Open("CPU: 0").status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Contains(unknown, "no backend 'NOSUCH'"));
   CHECK(Contains(unknown, backend.name));
 
   const absl::Status layer = Open(backend.name + "+nosuch").status();
