@@ -703,6 +703,7 @@ TEST_CASE("a child forked while another thread gives back finds memory exhausted
     }).join();
   };
   CHECK(e.registration->Trim().ok());
+  e.acl.on_synchronize = nullptr;
   CHECK(status == 0);
 }
 #endif
