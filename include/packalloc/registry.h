@@ -59,8 +59,8 @@ absl::StatusOr<PackedAllocator> Default();
 absl::Status Register(Backend backend);
 
 // Forgets every opened allocator, so that what no copy and no buffer holds is released now; names can be opened again,
-// and registered backends stay. For tests and leak reports (a Checked layer that a buffer or copy still keeps alive tells
-// what is allocated on stderr): nothing has to call it.
+// and registered backends stay. For tests and leak reports (a Checked layer that a buffer or copy still keeps alive
+// tells what is allocated on stderr): nothing has to call it.
 void Shutdown();
 
 }  // namespace packalloc

@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/fork_guard.h"
 #include "lib/interop/slab_pool.h"
 #include "lib/interop/tvm_ffi_abi.h"
 #include "lib/interop/type_counts.h"
-#include "lib/fork_guard.h"
 #include "lib/layers/shard_lock.h"
 #include "packalloc/interop/tvm_ffi.h"
 #include "packalloc/packed_allocator.h"

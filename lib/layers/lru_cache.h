@@ -19,8 +19,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "lib/layers/buffer_table.h"
 #include "lib/fork_guard.h"
+#include "lib/layers/buffer_table.h"
 #include "lib/layers/live_set.h"
 #include "lib/layers/reclaim.h"
 #include "lib/layers/shard_lock.h"

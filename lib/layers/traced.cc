@@ -14,8 +14,8 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "lib/layers/buffer_map.h"
 #include "lib/fork_guard.h"
+#include "lib/layers/buffer_map.h"
 #include "lib/layers/stack_rules.h"
 #include "lib/layers/trace_file.h"
 

@@ -64,9 +64,9 @@ struct AclRegistrationState;
 }
 
 // A packed allocator registered with a stream, until Unregister or the destructor. Movable; a moved-from one is empty:
-// its calls are FAILED_PRECONDITION or give nothing. Thread-safe, but for the destructor and moves. The callbacks, stats
-// and Trim are usable in a forked child if the allocator and the runtime are; what another thread was just giving back
-// at the fork is lost to the child.
+// its calls are FAILED_PRECONDITION or give nothing. Thread-safe, but for the destructor and moves. The callbacks,
+// stats and Trim are usable in a forked child if the allocator and the runtime are; what another thread was just giving
+// back at the fork is lost to the child.
 class AclRegistration {
  public:
   AclRegistration(AclRegistration&&) noexcept;

@@ -80,8 +80,8 @@ class CheckedControl {
   virtual CheckedStats stats() const = 0;
   // A report for each buffer that is live now: at the end of a test, what it has leaked.
   virtual std::vector<CheckedReport> leaks() const = 0;
-  // Tells each of leaks() as the end of the layer does: to on_fault, or on stderr. What is leaked may keep the layer from
-  // ever ending (a Buffer keeps its allocator), so Shutdown of the registry calls this.
+  // Tells each of leaks() as the end of the layer does: to on_fault, or on stderr. What is leaked may keep the layer
+  // from ever ending (a Buffer keeps its allocator), so Shutdown of the registry calls this.
   virtual void ReportLeaks() const = 0;
 };
 
