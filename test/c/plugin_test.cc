@@ -100,7 +100,9 @@ TEST_CASE("of a plugin of another version no code runs, not even its constructor
   using absl::StatusCode;
   CHECK(Refused(Wrong("wrong_version"), "4711", "another version") == StatusCode::kFailedPrecondition);
   CHECK(Refused(Wrong("zero_version"), "0", "another version") == StatusCode::kFailedPrecondition);
+#if !PACKALLOC_WITH_ASAN  // clang's pads it to the size of a padded right one
   CHECK(Refused(Wrong("long_version"), "unknown", "8 bytes, not 4") == StatusCode::kInvalidArgument);
+#endif
   CHECK(Refused(Wrong("function_version"), "unknown", kPluginVersionSymbol) == StatusCode::kInvalidArgument);
   CHECK(Refused(Wrong("no_version"), "unknown", kPluginVersionSymbol) == StatusCode::kInvalidArgument);
   CHECK(Refused(Wrong("no_backend"), "1", kPluginBackendSymbol) == StatusCode::kInvalidArgument);
