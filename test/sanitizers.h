@@ -19,4 +19,8 @@
 #define PACKALLOC_WITH_TSAN 0
 #endif
 
+// Whether a child may be forked while other threads allocate: both sanitizers leave their own allocator's locks as they
+// were, held by threads that the child has not.
+#define PACKALLOC_FORKS_AMONG_THREADS (!PACKALLOC_WITH_ASAN && !PACKALLOC_WITH_TSAN)
+
 #endif  // PACKALLOC_TEST_SANITIZERS_H_

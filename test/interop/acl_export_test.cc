@@ -24,6 +24,7 @@
 #include "packalloc/backends/mock.h"
 #include "packalloc/layers/lru.h"
 #include "test/interop/acl_support.h"
+#include "test/sanitizers.h"
 
 namespace packalloc::testing {
 namespace {
@@ -686,7 +687,7 @@ TEST_CASE("callbacks on several threads, with memory given back and taken off me
   CHECK(registration->stats().live_blocks == 0);
 }
 
-#if !defined(__SANITIZE_THREAD__)
+#if PACKALLOC_FORKS_AMONG_THREADS
 TEST_CASE("a child forked while another thread gives back finds memory exhausted, and does not wait for that thread") {
   Exported e({.capacity_bytes = 8192});
   e.Free(e.Alloc(8192));

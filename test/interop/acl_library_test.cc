@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "packalloc/c/acl.h"
+#include "test/sanitizers.h"
 
 namespace {
 
@@ -337,13 +338,7 @@ TEST_CASE("the reason why an allocation failed is this thread's, also while othe
   CHECK(wrong == 0);
 }
 
-// AddressSanitizer of clang 14 leaves its own allocator locked in a child forked from several threads.
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define PACKALLOC_TEST_NO_FORK
-#endif
-#endif
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) && !defined(PACKALLOC_TEST_NO_FORK)
+#if PACKALLOC_FORKS_AMONG_THREADS
 TEST_CASE("a forked child uses streams, descriptors and blocks while the parent's threads do") {
   const Device shared("CPU+lru");
   const auto use = [&shared] {

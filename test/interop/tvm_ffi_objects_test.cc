@@ -22,6 +22,7 @@
 #include "packalloc/interop/tvm_ffi.h"
 #include "packalloc/packed_allocator.h"
 #include "test/interop/fake_tvm_ffi/fake_tvm_ffi.h"
+#include "test/sanitizers.h"
 
 namespace packalloc {
 namespace {
@@ -300,7 +301,7 @@ TEST_CASE("objects may be dropped, and made, at the very end of a thread") {
   CHECK(stats.malloc_allocations == 0);
 }
 
-#if !defined(__SANITIZE_THREAD__)
+#if PACKALLOC_FORKS_AMONG_THREADS
 TEST_CASE("a forked child makes and drops objects while the parent's threads do") {
   const absl::StatusOr<TvmFfiObjectAllocator> installed = InstallTvmFfiObjectAllocator(*Pack(CpuAllocator()));
   REQUIRE(installed.ok());

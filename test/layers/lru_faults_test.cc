@@ -335,7 +335,7 @@ TEST_CASE("one thread allocates, another frees: nothing grows") {
   s.CheckNothingLeaks();
 }
 
-#if !PACKALLOC_WITH_TSAN
+#if PACKALLOC_FORKS_AMONG_THREADS
 TEST_CASE("a forked child uses the cache while the parent's threads hold its locks") {
   Stack s({.max_bytes = 64 << 10}, 1 << 20);
   std::atomic<bool> stop{false};
