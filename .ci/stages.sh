@@ -84,7 +84,7 @@ stage_fuzz() (
   inputs=$(mktemp -d)
   trap 'rm -rf "$inputs"' EXIT
   fuzz_one() {
-    build-asan/test/fuzz/fuzz_"$1" -max_total_time=15 -print_final_stats=0 -verbosity=0 \
+    build-asan/test/fuzz/fuzz_"$1" -seed=1 -max_total_time=15 -print_final_stats=0 -verbosity=0 \
       -artifact_prefix="build-asan/$1-" "$2/$1" >"$2/$1.log" 2>&1 || { tail -n 40 "$2/$1.log"; return 1; }
   }
   export -f fuzz_one
