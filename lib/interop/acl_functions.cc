@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/env.h"
+#include "lib/load_library.h"
 
 namespace packalloc {
 namespace {
@@ -27,10 +28,9 @@ struct Library {
 
 absl::StatusOr<Library> OpenLibrary(const std::string& path) {
   // Never closed: callbacks and registrations outlive whoever asked.
-  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle != nullptr) return Library{path, handle};
-  const char* why = dlerror();
-  return absl::UnavailableError(absl::StrCat("no ", path, ": ", why == nullptr ? "it cannot be loaded" : why,
+  absl::StatusOr<void*> handle = LoadLibrary(path);
+  if (handle.ok()) return Library{path, *handle};
+  return absl::UnavailableError(absl::StrCat("no ", path, ": ", handle.status().message(),
                                              " (source CANN's set_env.sh, or set PACKALLOC_LIBASCENDCL)"));
 }
 

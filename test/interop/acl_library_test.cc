@@ -1,7 +1,5 @@
 // libpackalloc_acl from a program that knows nothing but its header: codes, misuse, several devices and threads.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "packalloc/c/acl.h"
+#include "test/in_child.h"
 #include "test/sanitizers.h"
 
 namespace {
@@ -358,17 +357,11 @@ TEST_CASE("a forked child uses streams, descriptors and blocks while the parent'
     });
   }
   for (int i = 0; i < 50; ++i) {
-    const pid_t child = fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-      alarm(20);
+    CHECK(packalloc::HoldsInChild([&use] {
       bool ok = true;
       for (int n = 0; n < 100; ++n) ok = ok && use();
-      _exit(ok ? 0 : 1);
-    }
-    int status = 0;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
+      return ok;
+    }));
   }
   stop = true;
   for (std::thread& thread : busy) thread.join();

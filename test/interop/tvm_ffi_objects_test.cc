@@ -1,7 +1,5 @@
 // Objects of TVM-FFI from a PackedAllocator: where they lie, what is counted, when memory goes back, threads.
 #include <doctest/doctest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,6 +19,7 @@
 #include "packalloc/backends/mock.h"
 #include "packalloc/interop/tvm_ffi.h"
 #include "packalloc/packed_allocator.h"
+#include "test/in_child.h"
 #include "test/interop/fake_tvm_ffi/fake_tvm_ffi.h"
 #include "test/sanitizers.h"
 
@@ -320,22 +319,15 @@ TEST_CASE("a forked child makes and drops objects while the parent's threads do"
   std::vector<void*> objects;
   for (std::size_t i = 0; i < 500; ++i) objects.push_back(FakeTvmFfiMake(24 + i, 8, kNode));  // slabs that it can use
   for (int i = 0; i < 30; ++i) {
-    const pid_t child = fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-      alarm(20);
+    CHECK(HoldsInChild([&] {
       bool ok = true;
       for (void* object : objects) ok = ok && TVMFFIObjectDecRef(object) == 0;
       for (std::size_t n = 24; n < 500; ++n) {
         void* object = FakeTvmFfiMake(n, 8, kNode);
         ok = ok && object != nullptr && TVMFFIObjectDecRef(object) == 0;
       }
-      ok = ok && installed->Trim().ok();
-      _exit(ok ? 0 : 1);
-    }
-    int status = 0;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    CHECK(status == 0);
+      return ok && installed->Trim().ok();
+    }));
   }
   stop = true;
   for (std::thread& thread : busy) thread.join();
