@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -51,7 +52,8 @@ absl::StatusOr<std::byte*> HostMemory(const BufferRef& ref) {
 const DiskExtent* AsExtent(const BufferRef& ref) { return ref.buffer.get<DiskExtent>(); }
 
 // Whether the two overlap with the destination behind the source, so that a copy in chunks has to begin at the end.
-bool MustRunBackwards(const BufferRef& dest, const BufferRef& src) {
+// nullopt where they could overlap and their addresses do not tell.
+std::optional<bool> MustRunBackwards(const BufferRef& dest, const BufferRef& src) {
   const auto behind = [&src](std::uint64_t to, std::uint64_t from) {
     return to > from && to - from < src.buffer.nbytes();
   };
@@ -63,11 +65,17 @@ bool MustRunBackwards(const BufferRef& dest, const BufferRef& src) {
   if (!dest.allocator.same_transfer_domain(src.allocator)) return false;
   const absl::StatusOr<DeviceAddress> writes = dest.allocator.addr(dest.buffer);
   const absl::StatusOr<DeviceAddress> reads = src.allocator.addr(src.buffer);
-  if (!writes.ok() || !reads.ok()) return false;
+  if (!writes.ok() || !reads.ok() || writes->value == 0 || reads->value == 0) return std::nullopt;
   if (dest.allocator.traits().address_is_pointer) {
     return behind(writes->value + writes->byte_offset, reads->value + reads->byte_offset);
   }
   return writes->value == reads->value && behind(writes->byte_offset, reads->byte_offset);
+}
+
+// Nothing to do: the same buffer, whole.
+bool IsItself(const BufferRef& dest, const BufferRef& src) {
+  return dest.buffer.owner() == src.buffer.owner() && dest.buffer.serial() == src.buffer.serial() &&
+         dest.buffer.serial() != 0 && !dest.buffer.is_view() && !src.buffer.is_view();
 }
 
 // Every way but the staged one; kNothing with bytes to copy means that none applies.
@@ -128,17 +136,18 @@ absl::StatusOr<CopyReport> CopyInParts(const CopyPair& pair, std::size_t staging
                                        const std::function<bool(std::uint64_t)>& progress) {
   constexpr std::size_t kPart = std::size_t{32} << 20;
   const std::size_t nbytes = pair.dest.buffer.nbytes();
-  // Where they may overlap, parts from the start on would not be a memmove.
-  const bool may_overlap = pair.dest.buffer.owner() == pair.src.buffer.owner() || MustRunBackwards(pair.dest, pair.src);
-  const bool cut = progress && !may_overlap && nbytes > kPart && pair.dest.allocator.supports_offset() &&
-                   pair.src.allocator.supports_offset();
+  const bool large = progress && nbytes > kPart && !IsItself(pair.dest, pair.src) &&
+                     pair.dest.allocator.supports_offset() && pair.src.allocator.supports_offset();
+  // From the right end on, parts are a memmove together as each is by itself.
+  const std::optional<bool> backwards = large ? MustRunBackwards(pair.dest, pair.src) : std::nullopt;
   CopyReport report;
   while (report.bytes < nbytes) {
-    const std::size_t step = cut ? std::min<std::size_t>(kPart, nbytes - report.bytes) : nbytes;
+    const std::size_t step = backwards ? std::min<std::size_t>(kPart, nbytes - report.bytes) : nbytes;
     CopyPair part = pair;
     for (BufferRef* side : {&part.dest, &part.src}) {
       if (step == nbytes) break;
-      absl::StatusOr<AnyBuf> view = side->allocator.offset(side->buffer, step, report.bytes);
+      const std::uint64_t at = *backwards ? nbytes - report.bytes - step : report.bytes;
+      absl::StatusOr<AnyBuf> view = side->allocator.offset(side->buffer, step, at);
       if (!view.ok()) return view.status();
       side->buffer = *std::move(view);
     }
@@ -192,17 +201,15 @@ const char* ToString(CopyPath path) {
 absl::StatusOr<CopyReport> Copy(const BufferRef& dest, const BufferRef& src, const CopyOptions& options) {
   if (absl::Status valid = CheckPair(dest, src); !valid.ok()) return valid;
   CopyReport report{.path = CopyPath::kNothing, .bytes = dest.buffer.nbytes()};
-  const bool itself = dest.buffer.owner() == src.buffer.owner() && dest.buffer.serial() == src.buffer.serial() &&
-                      dest.buffer.serial() != 0 && !dest.buffer.is_view() && !src.buffer.is_view();
-  if (report.bytes == 0 || itself) return report;
+  if (report.bytes == 0 || IsItself(dest, src)) return report;
   absl::StatusOr<CopyPath> path = CopyDirect(dest, src);
   if (!path.ok()) return path.status();
   report.path = *path;
   if (*path != CopyPath::kNothing) return report;
   const CopyPair pair{dest, src};
   const CopyPair* one = &pair;
-  absl::StatusOr<std::size_t> peak =
-      StagedCopy(absl::MakeConstSpan(&one, 1), options.staging_bytes, MustRunBackwards(dest, src), nullptr);
+  absl::StatusOr<std::size_t> peak = StagedCopy(absl::MakeConstSpan(&one, 1), options.staging_bytes,
+                                                MustRunBackwards(dest, src).value_or(false), nullptr);
   if (!peak.ok()) return peak.status();
   report.path = CopyPath::kStaged;
   report.peak_staging_bytes = *peak;

@@ -301,17 +301,29 @@ TEST_CASE("progress of one large copy comes at least every 64 MiB") {
   const BufferRef src{cpu, Ok(cpu.alloc(kSize))};
   const BufferRef dest{cpu, Ok(cpu.alloc(kSize))};
   int calls = 0;
+  std::uint64_t last = 0;
   CopyAllOptions options;
-  options.progress = [&calls](std::uint64_t, std::uint64_t) { return ++calls < 3; };
-  const CopyPair pair{dest, src};
-  // One allocator: the buffers could overlap, and are moved at once.
-  CHECK(CopyAll({&pair, 1}, options).ok());
+  options.progress = [&](std::uint64_t done, std::uint64_t) {
+    CHECK(done - last <= 64 * kMiB);
+    last = done;
+    return ++calls < 3;
+  };
   const PackedAllocator second = Cpu();
-  const CopyPair apart{{second, Ok(second.alloc(kSize))}, src};
+  const BufferRef apart{second, Ok(second.alloc(kSize))};
+  for (const BufferRef& to : {dest, apart}) {
+    const CopyPair pair{to, src};
+    calls = 0;
+    last = 0;
+    CHECK(CopyAll({&pair, 1}, options).status().code() == absl::StatusCode::kCancelled);
+    CHECK(calls == 3);
+    CHECK(last < kSize);
+  }
+  const CopyPair itself{src, src};
   calls = 0;
-  CHECK(CopyAll({&apart, 1}, options).status().code() == absl::StatusCode::kCancelled);
-  CHECK(calls == 3);
-  Free(apart.dest);
+  last = kSize;  // nothing is copied, and told once
+  CHECK(Ok(CopyAll({&itself, 1}, options)).path == CopyPath::kNothing);
+  CHECK(calls == 1);
+  Free(apart);
   Free(src);
   Free(dest);
 }
@@ -347,6 +359,33 @@ TEST_CASE("a copy inside one device without transfer is a memmove too, either wa
       }
     }
     Free(whole);
+  }
+}
+
+TEST_CASE("CopyAll with progress moves inside one buffer, either way round, pointers and handles") {
+  constexpr std::size_t kSize = 100 * kMiB;  // several parts
+  std::string bytes = TextPattern(kSize);
+  for (const PackedAllocator& device : {Cpu(), MakeDevice({.address_is_pointer = false}).allocator}) {
+    const BufferRef all = Filled(device, bytes);
+    constexpr std::size_t kMoved = 90 * kMiB;
+    for (const auto& places : {std::pair<std::size_t, std::size_t>{5001, 1}, {1, 5001}}) {
+      const std::size_t to = places.first;
+      const std::size_t from = places.second;
+      CAPTURE(device.name());
+      CAPTURE(to);
+      const CopyPair pair{{device, Ok(device.offset(all.buffer, kMoved, to))},
+                          {device, Ok(device.offset(all.buffer, kMoved, from))}};
+      int calls = 0;
+      CopyAllOptions options;
+      options.progress = [&calls](std::uint64_t, std::uint64_t) { return ++calls > 0; };
+      REQUIRE(Ok(CopyAll({&pair, 1}, options)).path == CopyPath::kTransfer);
+      CHECK(calls > 1);
+      std::string moved = bytes;
+      std::memmove(moved.data() + to, moved.data() + from, kMoved);
+      CHECK((Content(all) == moved));
+      REQUIRE(device.copyin(all.buffer, Bytes(bytes)).ok());
+    }
+    Free(all);
   }
 }
 

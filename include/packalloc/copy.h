@@ -64,8 +64,9 @@ struct CopyPair {
 
 struct CopyAllOptions {
   std::size_t staging_bytes = std::size_t{64} << 20;  // as in CopyOptions, for all pairs together
-  // Called on the caller's thread with growing `done` at least once per 64 MiB and, last, with done == total. False
-  // cancels: CopyAll returns CANCELLED with no read and no copy in flight.
+  // Called on the caller's thread with growing `done` at least once per 64 MiB and, last, with done == total; a pair
+  // one of whose sides has no `offset` is copied in one piece. False cancels: CopyAll returns CANCELLED with no read
+  // and no copy in flight.
   std::function<bool(std::uint64_t done, std::uint64_t total)> progress{};
 };
 
