@@ -42,9 +42,9 @@ absl::StatusOr<Allocator<packalloc_raw_buffer>> FromC(const packalloc_record& c)
 
 // Fills in `out`, up to the out->struct_size that the caller has set; slots that `packed` cannot serve are NULL. The
 // struct shares the allocator's state until the caller calls out->release(out->self); buffers that are alive then stay
-// good until freed through another struct or never. No exception leaves its functions, and a handle that was freed or
-// made up is INVALID_ARGUMENT. INVALID_ARGUMENT for a null `out` or a bad struct_size, FAILED_PRECONDITION for an empty
-// `packed`. Thread-safe.
+// good until freed through another struct of the same allocator, or never. No exception leaves its functions, and a
+// handle that was freed or made up, or is of another allocator, is INVALID_ARGUMENT. INVALID_ARGUMENT for a null `out`
+// or a bad struct_size, FAILED_PRECONDITION for an empty `packed`. Thread-safe.
 absl::Status ToC(const PackedAllocator& packed, packalloc_record* out);
 
 }  // namespace packalloc

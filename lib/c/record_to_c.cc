@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "lib/c/disk_source.h"
 #include "lib/c/handles.h"
@@ -30,16 +31,39 @@ struct Named {
   const PackedAllocator& allocator() const { return pin->allocator; }
 };
 
+absl::StatusOr<Named> ToNamed(BufferPin pin, const Raw& raw) {
+  if (raw.word[3] == 0) {
+    AnyBuf buffer = pin->buffer;
+    return Named{std::move(pin), std::move(buffer)};
+  }
+  absl::StatusOr<AnyBuf> view = pin->allocator.offset(pin->buffer, raw.word[2], raw.word[1]);
+  if (!view.ok()) return view.status();
+  return Named{std::move(pin), *std::move(view)};
+}
+
+// A buffer of whatever allocator.
 absl::StatusOr<Named> Find(const Raw& raw) {
   absl::StatusOr<BufferPin> pin = Buffers().Find(raw.word[0]);
   if (!pin.ok()) return pin.status();
-  if (raw.word[3] == 0) {
-    AnyBuf buffer = (*pin)->buffer;
-    return Named{*std::move(pin), std::move(buffer)};
+  return ToNamed(*std::move(pin), raw);
+}
+
+// A buffer of the allocator that `self` is an export of.
+absl::StatusOr<BufferPin> FindOwn(void* self, const Raw& raw) {
+  auto own = Allocators().Find(NumberOf(self));
+  if (!own.ok()) return own.status();
+  absl::StatusOr<BufferPin> pin = Buffers().Find(raw.word[0]);
+  if (pin.ok() && !((*pin)->allocator == **own)) {
+    return absl::InvalidArgumentError(absl::StrCat("the buffer is of another allocator, ", (*pin)->allocator.name(),
+                                                   ": this struct is an export of ", (*own)->name()));
   }
-  absl::StatusOr<AnyBuf> view = (*pin)->allocator.offset((*pin)->buffer, raw.word[2], raw.word[1]);
-  if (!view.ok()) return view.status();
-  return Named{*std::move(pin), *std::move(view)};
+  return pin;
+}
+
+absl::StatusOr<Named> Find(void* self, const Raw& raw) {
+  absl::StatusOr<BufferPin> pin = FindOwn(self, raw);
+  if (!pin.ok()) return pin.status();
+  return ToNamed(*std::move(pin), raw);
 }
 
 packalloc_status Alloc(void* self, std::size_t nbytes, const packalloc_buffer_spec* c_spec, Raw* out) {
@@ -56,37 +80,38 @@ packalloc_status Alloc(void* self, std::size_t nbytes, const packalloc_buffer_sp
   });
 }
 
-packalloc_status Free(void* /*self*/, Raw buffer, std::size_t nbytes, const packalloc_buffer_spec* c_spec) {
+packalloc_status Free(void* self, Raw buffer, std::size_t nbytes, const packalloc_buffer_spec* c_spec) {
   return Call([&]() -> absl::Status {
     if (buffer.word[3] != 0) return absl::InvalidArgumentError("free: the buffer is a view");
     absl::StatusOr<BufferSpec> spec = SpecFromC(c_spec);
     if (!spec.ok()) return spec.status();
+    if (absl::Status own = FindOwn(self, buffer).status(); !own.ok()) return own;
     return FreeEntry(buffer.word[0], nbytes, *spec);
   });
 }
 
-packalloc_status CopyIn(void* /*self*/, Raw dest, const void* src, std::size_t nbytes) {
+packalloc_status CopyIn(void* self, Raw dest, const void* src, std::size_t nbytes) {
   return Call([&]() -> absl::Status {
     if (src == nullptr && nbytes != 0) return absl::InvalidArgumentError("copyin: the source is NULL");
-    absl::StatusOr<Named> to = Find(dest);
+    absl::StatusOr<Named> to = Find(self, dest);
     if (!to.ok()) return to.status();
     return to->allocator().copyin(to->buffer, {static_cast<const std::byte*>(src), nbytes});
   });
 }
 
-packalloc_status CopyOut(void* /*self*/, void* dest, Raw src, std::size_t nbytes) {
+packalloc_status CopyOut(void* self, void* dest, Raw src, std::size_t nbytes) {
   return Call([&]() -> absl::Status {
     if (dest == nullptr && nbytes != 0) return absl::InvalidArgumentError("copyout: the destination is NULL");
-    absl::StatusOr<Named> from = Find(src);
+    absl::StatusOr<Named> from = Find(self, src);
     if (!from.ok()) return from.status();
     return from->allocator().copyout({static_cast<std::byte*>(dest), nbytes}, from->buffer);
   });
 }
 
-packalloc_status Addr(void* /*self*/, Raw buffer, packalloc_device_address* out) {
+packalloc_status Addr(void* self, Raw buffer, packalloc_device_address* out) {
   return Call([&]() -> absl::Status {
     if (out == nullptr) return NoOutput();
-    absl::StatusOr<Named> named = Find(buffer);
+    absl::StatusOr<Named> named = Find(self, buffer);
     if (!named.ok()) return named.status();
     absl::StatusOr<DeviceAddress> address = named->allocator().addr(named->buffer);
     if (!address.ok()) return address.status();
@@ -95,10 +120,10 @@ packalloc_status Addr(void* /*self*/, Raw buffer, packalloc_device_address* out)
   });
 }
 
-packalloc_status Offset(void* /*self*/, Raw buffer, std::size_t nbytes, std::size_t byte_offset, Raw* out) {
+packalloc_status Offset(void* self, Raw buffer, std::size_t nbytes, std::size_t byte_offset, Raw* out) {
   return Call([&]() -> absl::Status {
     if (out == nullptr) return NoOutput();
-    absl::StatusOr<Named> named = Find(buffer);
+    absl::StatusOr<Named> named = Find(self, buffer);
     if (!named.ok()) return named.status();
     // Also to learn whether the backend can: a view of a view lies inside it, so the sum is inside the base.
     absl::StatusOr<AnyBuf> view = named->allocator().offset(named->buffer, nbytes, byte_offset);
@@ -120,13 +145,13 @@ packalloc_status Transfer(void* self, Raw dest, Raw src, std::size_t nbytes) {
   });
 }
 
-packalloc_status CopyFromDisk(void* /*self*/, Raw dest, const packalloc_disk_source* src, std::size_t nbytes) {
+packalloc_status CopyFromDisk(void* self, Raw dest, const packalloc_disk_source* src, std::size_t nbytes) {
   return Call([&]() -> absl::Status {
     absl::StatusOr<packalloc_disk_source> source = ReadStruct(src, "packalloc_disk_source", Unknown::kIgnore);
     if (!source.ok()) return source.status();
     if (source->read == nullptr) return absl::InvalidArgumentError("packalloc_disk_source.read is NULL");
     if (nbytes > source->nbytes) return CheckCopy("copy_from_disk from the source", nbytes, source->nbytes);
-    absl::StatusOr<Named> to = Find(dest);
+    absl::StatusOr<Named> to = Find(self, dest);
     if (!to.ok()) return to.status();
     const DiskExtent* extent = DiskSource::ExtentOf(*source);
     if (extent != nullptr) return to->allocator().copy_from_disk(to->buffer, *extent, nbytes);
@@ -134,10 +159,10 @@ packalloc_status CopyFromDisk(void* /*self*/, Raw dest, const packalloc_disk_sou
   });
 }
 
-packalloc_status HostPtr(void* /*self*/, Raw buffer, void** out) {
+packalloc_status HostPtr(void* self, Raw buffer, void** out) {
   return Call([&]() -> absl::Status {
     if (out == nullptr) return NoOutput();
-    absl::StatusOr<Named> named = Find(buffer);
+    absl::StatusOr<Named> named = Find(self, buffer);
     if (!named.ok()) return named.status();
     absl::StatusOr<std::byte*> pointer = named->allocator().host_ptr(named->buffer);
     if (!pointer.ok()) return pointer.status();

@@ -140,6 +140,39 @@ TEST_CASE("handles that were freed or made up are refused by the exported struct
   c.release(c.self);  // once too often: nothing happens
 }
 
+TEST_CASE(
+    "buffers of another allocator are refused by the exported struct; of another export of the same they are not") {
+  const absl::StatusOr<PackedAllocator> mock = Pack(MockAllocator());
+  const packalloc_record c = Exported(mock);
+  const packalloc_record same = Exported(mock);
+  const packalloc_record other = Exported(Pack(MockAllocator({.name = "OTHER"})));
+  const packalloc_buffer_spec spec = PACKALLOC_BUFFER_SPEC_INIT;
+  packalloc_raw_buffer buffer{};
+  REQUIRE(c.alloc(c.self, 100, &spec, &buffer) == PACKALLOC_OK);
+  packalloc_raw_buffer view{};
+  REQUIRE(same.offset(same.self, buffer, 100, 0, &view) == PACKALLOC_OK);
+  std::array<char, 10> bytes{};
+  packalloc_device_address address{};
+  void* pointer = nullptr;
+  for (const packalloc_raw_buffer& foreign : {buffer, view}) {
+    CHECK(other.copyin(other.self, foreign, bytes.data(), 10) == PACKALLOC_INVALID_ARGUMENT);
+    CHECK(other.copyout(other.self, bytes.data(), foreign, 10) == PACKALLOC_INVALID_ARGUMENT);
+    CHECK(other.addr(other.self, foreign, &address) == PACKALLOC_INVALID_ARGUMENT);
+    CHECK(other.offset(other.self, foreign, 10, 0, &view) == PACKALLOC_INVALID_ARGUMENT);
+    CHECK(other.host_ptr(other.self, foreign, &pointer) == PACKALLOC_INVALID_ARGUMENT);
+    CHECK(other.transfer(other.self, foreign, foreign, 10) == PACKALLOC_INVALID_ARGUMENT);
+  }
+  CHECK(other.free(other.self, buffer, 100, &spec) == PACKALLOC_INVALID_ARGUMENT);
+  CHECK(std::string(other.last_error(other.self)) ==
+        "the buffer is of another allocator, MOCK: this struct is an export of OTHER");
+  CHECK(same.copyin(same.self, buffer, bytes.data(), 10) == PACKALLOC_OK);
+  c.release(c.self);
+  CHECK(c.free(c.self, buffer, 100, &spec) == PACKALLOC_INVALID_ARGUMENT);
+  CHECK(same.free(same.self, buffer, 100, &spec) == PACKALLOC_OK);
+  same.release(same.self);
+  other.release(other.self);
+}
+
 // ---- older and newer structs ----
 
 // The struct as a plugin of some later version would have it: a slot more at the end.
