@@ -1,6 +1,7 @@
 #include "packalloc/tensor/tensor_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <utility>
 
@@ -121,6 +122,7 @@ class TensorPool::State final : public internal::BackingHome, public std::enable
       std::shared_ptr<LruControl> control = Find<LruControl>(*cache);
       state->devices_.push_back({device.device, *std::move(cache), std::move(control)});
     }
+    state->made_.store(true, std::memory_order_release);
     return state;
   }
 
@@ -206,7 +208,12 @@ class TensorPool::State final : public internal::BackingHome, public std::enable
     own.empty = [weak = weak_from_this(), gone](absl::Span<const std::int64_t> shape, DataType dtype, DlDevice device,
                                                 std::string_view mem_scope) -> absl::StatusOr<Tensor> {
       const std::shared_ptr<State> state = weak.lock();
-      return state ? Empty(state, shape, dtype, device, mem_scope) : gone();
+      if (!state) return gone();
+      if (!state->made_.load(std::memory_order_acquire)) {
+        return absl::FailedPreconditionError(
+            "the TensorPool is still being made: it has tensors once Make has returned");
+      }
+      return Empty(state, shape, dtype, device, mem_scope);
     };
     own.create_view = [](const Tensor& backing, absl::Span<const std::int64_t> shape, DataType dtype,
                          std::size_t byte_offset, std::string_view mem_scope) {
@@ -276,6 +283,7 @@ class TensorPool::State final : public internal::BackingHome, public std::enable
   std::size_t page_size_ = 0;
   std::size_t alignment_ = 0;
   std::vector<Device> devices_;
+  std::atomic<bool> made_{false};  // devices_ does not change any more
   AllocBacking own_alloc_backing_;
   decltype(TensorPoolFunctions::empty) empty_;              // null: the pool's own
   decltype(TensorPoolFunctions::create_view) create_view_;  // null: the pool's own

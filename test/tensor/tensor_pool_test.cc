@@ -277,6 +277,9 @@ TEST_CASE("functions of a pool can be replaced, and call those they replace") {
     const TensorPool pool =
         PoolOver(device, {.replace = [&](TensorPoolFunctions own) {
                    stale = own;
+                   const absl::Status early = own.empty({1}, kUInt8, kDev0, "global").status();
+                   CHECK(early.code() == absl::StatusCode::kFailedPrecondition);
+                   CHECK(std::string(early.message()).find("still being made") != std::string::npos);
                    TensorPoolFunctions used = own;
                    used.empty = [&calls, next = own.empty](absl::Span<const std::int64_t> shape, DataType dtype,
                                                            DlDevice on, std::string_view scope) {

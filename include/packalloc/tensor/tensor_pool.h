@@ -57,7 +57,8 @@ struct TensorPoolOptions {
   std::size_t max_cached_bytes = std::numeric_limits<std::size_t>::max();
   EvictionPolicy policy = EvictionPolicy::kLru;
   // Gets the pool's own functions and returns those to use: the same with some replaced, which may call the ones they
-  // replace. Those hold no share in the pool and are FAILED_PRECONDITION after its end. An unset member is an error.
+  // replace. Those hold no share in the pool; its `empty` is FAILED_PRECONDITION after its end, and until Make has
+  // returned. An unset member is an error.
   std::function<TensorPoolFunctions(TensorPoolFunctions own)> replace{};
 };
 
