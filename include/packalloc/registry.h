@@ -9,7 +9,7 @@
 //   absl::StatusOr<packalloc::PackedAllocator> mine =                         // over a stream that the engine has
 //       packalloc::Open("CUDA:0", packalloc::CudaOptions{.stream = stream});
 //
-// A name is BACKEND[:TARGET][+LAYER[:KEY=VALUE,...]]..., the first layer innermost:
+// A name is BACKEND[:TARGET][+LAYER[:KEY=VALUE,...]]..., the first layer innermost, with at most 32 layers:
 //   CPU     CUDA:1     CPU+lru:max_bytes=64MiB,policy=gds,max_waste=0.125     DISK:"/data/a+b.bin"+checked
 // The backend's name may be in lower case. A target or value that holds one of  + , "  stands in double quotes, with \"
 // and \\ for a quote and a backslash in it. Sizes are bytes, or have KiB, MiB, GiB or TiB.

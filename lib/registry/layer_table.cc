@@ -126,6 +126,10 @@ std::vector<std::string> LayerNames() {
 }
 
 absl::Status CheckLayers(const std::vector<LayerName>& layers) {
+  if (layers.size() > kMostLayers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(layers.size(), " layers; at most ", kMostLayers, " can be asked for"));
+  }
   for (const LayerName& layer : layers) {
     if (FindLayer(layer.name) == nullptr) {
       return absl::NotFoundError(

@@ -3,6 +3,7 @@
 #ifndef PACKALLOC_LIB_REGISTRY_LAYER_TABLE_H_
 #define PACKALLOC_LIB_REGISTRY_LAYER_TABLE_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -13,11 +14,16 @@
 
 namespace packalloc {
 
-// OK where every layer of the list is known, else NOT_FOUND naming it and those that are.
+// What a name may have: each layer is a call more on the way to the device, and opening costs the square of their
+// number.
+inline constexpr std::size_t kMostLayers = 32;
+
+// OK where every layer of the list is known, else NOT_FOUND naming it and those that are; INVALID_ARGUMENT for more
+// than kMostLayers.
 absl::Status CheckLayers(const std::vector<LayerName>& layers);
 
-// `device` with the layers on it, the first innermost. INVALID_ARGUMENT naming layer and parameter; NOT_FOUND as
-// CheckLayers; else what a layer answers. Thread-safe.
+// `device` with the layers on it, the first innermost. INVALID_ARGUMENT naming layer and parameter, and
+// as CheckLayers; else what a layer answers. Thread-safe.
 absl::StatusOr<PackedAllocator> ApplyLayers(PackedAllocator device, const std::vector<LayerName>& layers);
 
 // The names of all layers, in the order of the table.

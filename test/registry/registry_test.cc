@@ -164,6 +164,13 @@ TEST_CASE("what is not known is named, with what is") {
   CHECK(Contains(layer, "no layer 'nosuch'"));
   for (const std::string& known : LayerNames()) CHECK(Contains(layer, known));
 
+  std::string many;
+  for (int i = 0; i < 32; ++i) many += "+counted";
+  CHECK(Open(backend.name + many).ok());
+  const absl::Status too_many = Open(backend.name + many + "+counted").status();
+  CHECK(too_many.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Contains(too_many, "33 layers; at most 32"));
+
   CHECK(Open(backend.name + "+").status().code() == absl::StatusCode::kInvalidArgument);
   CHECK(Open("").status().code() == absl::StatusCode::kInvalidArgument);
 }
