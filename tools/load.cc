@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "lib/parse.h"
 #include "packalloc/buffer.h"
 #include "packalloc/copy.h"
 #include "packalloc/model_file.h"
@@ -38,6 +39,21 @@ absl::StatusOr<uLong> Checksum(const BufferRef& ref, uLong crc) {
   return crc;
 }
 
+// FAILED_PRECONDITION where copyout leaves its destination as it was: then there is nothing to compare.
+absl::Status CheckKeepsBytes(const std::vector<CopyPair>& pairs) {
+  const auto any =
+      std::find_if(pairs.begin(), pairs.end(), [](const CopyPair& p) { return p.dest.buffer.nbytes() != 0; });
+  if (any == pairs.end()) return absl::OkStatus();
+  const BufferRef& ref = any->dest;
+  for (const std::byte before : {std::byte{0x55}, std::byte{0xAA}}) {
+    std::byte after = before;
+    if (absl::Status copied = ref.allocator.copyout({&after, 1}, ref.buffer); !copied.ok()) return copied;
+    if (after != before) return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(ref.allocator.name(), " keeps no bytes: what is loaded onto it cannot be verified"));
+}
+
 absl::StatusOr<std::uint32_t> Verify(const ModelFile& model, const std::vector<CopyPair>& pairs) {
   uLong all = crc32_z(0, nullptr, 0);
   for (std::size_t i = 0; i < pairs.size(); ++i) {
@@ -47,7 +63,7 @@ absl::StatusOr<std::uint32_t> Verify(const ModelFile& model, const std::vector<C
     if (!file.ok()) return file.status();
     if (*loaded != *file) {
       return absl::DataLossError(
-          absl::StrCat("what was loaded of the tensor \"", model.tensors[i].name, "\" differs from the file"));
+          absl::StrCat("what was loaded of the tensor ", Quoted(model.tensors[i].name), " differs from the file"));
     }
     all = *loaded;
   }
@@ -83,12 +99,15 @@ absl::StatusOr<LoadResult> Load(const std::string& path, std::string_view device
     buffers.emplace_back(*allocator, tensor.nbytes());
     absl::StatusOr<BufferRef> dest = buffers.back().ref();
     if (!dest.ok()) {
-      return absl::Status(dest.status().code(), absl::StrCat("tensor \"", tensor.name, "\" of ", tensor.nbytes(),
+      return absl::Status(dest.status().code(), absl::StrCat("tensor ", Quoted(tensor.name), " of ", tensor.nbytes(),
                                                              " bytes: ", dest.status().message()));
     }
     pairs.push_back({*std::move(dest), tensor.source});
   }
 
+  if (verify) {
+    if (absl::Status can = CheckKeepsBytes(pairs); !can.ok()) return can;
+  }
   LoadResult result{.device = std::string(device), .tensors = pairs.size()};
   const DiskReadStats headers = StatsOf(*model);
   const auto start = std::chrono::steady_clock::now();

@@ -27,7 +27,8 @@ struct LoadResult {
 
 // Loads every tensor of the model at `path` into a buffer of its own on `device`, and lets them go again. With `verify`
 // the bytes are copied back and their CRC-32 compared, tensor by tensor, with the file's: DATA_LOSS, naming the tensor,
-// where they differ. `progress` as in CopyAllOptions. Errors as OpenModel, Open and CopyAll.
+// where they differ; FAILED_PRECONDITION, with nothing loaded, on a device that keeps no bytes (NULL). `progress` as in
+// CopyAllOptions. Errors as OpenModel, Open and CopyAll.
 absl::StatusOr<LoadResult> Load(const std::string& path, std::string_view device, bool verify,
                                 const std::function<bool(std::uint64_t done, std::uint64_t total)>& progress);
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "packalloc/backends/cpu.h"
 #include "packalloc/backends/mock.h"
 #include "packalloc/registry.h"
 #include "test/temp_dir.h"
@@ -46,9 +47,32 @@ TEST_CASE("a model is loaded, verified, and let go again; its progress ends at t
 TEST_CASE("a device that changes bytes is found out, and the tensor named") {
   const TempDir dir;
   const std::string path = dir.Write("weights.bin", TextPattern(5000));
-  const absl::Status loaded = Load(path, "NULL", true, nullptr).status();  // NULL keeps no bytes
+  Backend worn{.name = "WORN"};
+  worn.open = [](const OpenRequest&) {
+    Allocator<CpuBuf> record = CpuAllocator();
+    record.copyout = [copyout = record.copyout](absl::Span<std::byte> dest, const CpuBuf& src) {
+      absl::Status copied = copyout(dest, src);
+      dest.back() ^= std::byte{1};
+      return copied;
+    };
+    return Pack(record);
+  };
+  REQUIRE(Register(worn).ok());
+  const absl::Status loaded = Load(path, "WORN", true, nullptr).status();
   CHECK(loaded.code() == absl::StatusCode::kDataLoss);
   CHECK(absl::StrContains(loaded.message(), "weights.bin"));
+}
+
+TEST_CASE("what is loaded onto a device that keeps no bytes is not verified, whatever the bytes are") {
+  const TempDir dir;
+  for (const std::string& bytes : {TextPattern(5000), std::string(5000, '\0')}) {
+    for (const char* device : {"NULL", "NULL+lru"}) {
+      const absl::Status loaded = Load(dir.Write("weights.bin", bytes), device, true, nullptr).status();
+      CHECK(loaded.code() == absl::StatusCode::kFailedPrecondition);
+      CHECK(absl::StrContains(loaded.message(), "NULL keeps no bytes"));
+    }
+  }
+  CHECK(Load(dir.Write("empty", ""), "NULL", true, nullptr).ok());
 }
 
 TEST_CASE("bad files, devices and a device that is too small are errors, and nothing stays allocated") {
