@@ -64,7 +64,7 @@ void WarnOnce(absl::string_view message) noexcept {
     } while (!last.compare_exchange_weak(newest, said.get(), std::memory_order_acq_rel));
     const std::string& shown = said.release()->message;
     // One write, so that lines of several threads do not mix.
-    const std::string line = absl::StrCat("packalloc: warning: ", shown, "\n");
+    const std::string line = absl::StrCat("packalloc: warning: ", Printable(shown), "\n");
     std::fwrite(line.data(), 1, line.size(), stderr);
   } catch (const std::exception&) {
     std::fputs("packalloc: warning: out of memory while writing a warning\n", stderr);

@@ -24,8 +24,8 @@ bool EnvFlag(const char* variable, bool default_value);
 // The variable's text; nullopt where it is not set or empty, for `VARIABLE= command` is how a shell user unsets one.
 std::optional<std::string> EnvString(const char* variable);
 
-// "packalloc: warning: MESSAGE" on stderr, once in the process for the same message. For what a caller cannot be told
-// by a status. Thread-safe; never fails or throws.
+// "packalloc: warning: MESSAGE" on stderr (as Printable), once in the process for the same message. For what a caller
+// cannot be told by a status. Thread-safe; never fails or throws.
 void WarnOnce(absl::string_view message) noexcept;
 
 }  // namespace packalloc

@@ -1,5 +1,6 @@
 #include "lib/parse.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -11,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "lib/checked_math.h"
+#include "lib/utf8.h"
 
 namespace packalloc {
 namespace {
@@ -43,6 +45,26 @@ std::string Quoted(absl::string_view text) {
   constexpr std::size_t kMost = 60;
   const bool cut = text.size() > kMost;
   return absl::StrCat("'", absl::CHexEscape(text.substr(0, kMost)), cut ? "..." : "", "'");
+}
+
+std::string Printable(absl::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = Utf8Length(text);
+    const absl::string_view character = text.substr(0, std::max<std::size_t>(length, 1));
+    const auto code = static_cast<unsigned char>(character.back());
+    // Below a space, DEL, and those of two bytes from U+0080 to U+009F.
+    const bool control =
+        length == 1 ? code < 0x20 || code == 0x7f : length == 2 && character[0] == '\xc2' && code < 0xa0;
+    if (length == 0 || control) {
+      for (const char byte : character)
+        absl::StrAppend(&out, "\\x", absl::Hex(static_cast<unsigned char>(byte), absl::kZeroPad2));
+    } else {
+      absl::StrAppend(&out, character);
+    }
+    text.remove_prefix(character.size());
+  }
+  return out;
 }
 
 absl::StatusOr<std::uint64_t> ParseUint64(absl::string_view text) {

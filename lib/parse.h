@@ -30,6 +30,10 @@ absl::StatusOr<bool> ParseFlag(absl::string_view text);
 // `text` for a message: in quotes, cut where long, with what is not printable escaped.
 std::string Quoted(absl::string_view text);
 
+// `text`, whole, for a terminal: control characters and what is not UTF-8 are escaped ("\x1b"), line ends too; all else
+// stays. A message that holds names from outside may go through it more than once.
+std::string Printable(absl::string_view text);
+
 }  // namespace packalloc
 
 #endif  // PACKALLOC_LIB_PARSE_H_

@@ -137,6 +137,18 @@ TEST_CASE("numbers as text end where the text ends") {
   CHECK(Quoted(std::string(1000, 'x')).size() < 100);
 }
 
+TEST_CASE("text for a terminal: control characters and what is not UTF-8 are escaped, all else stays") {
+  CHECK(Printable("a \\ 'b' \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80") ==
+        "a \\ 'b' \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80");
+  CHECK(Printable("\x1b[31m\n\t\x7f") == "\\x1b[31m\\x0a\\x09\\x7f");
+  CHECK(Printable(std::string(1, '\0')) == "\\x00");
+  CHECK(Printable("\xc2\x9b\xc2\xa0") == "\\xc2\\x9b\xc2\xa0");    // the control of one character, and a blank
+  CHECK(Printable("\x9b\xff\xe2\x82") == "\\x9b\\xff\\xe2\\x82");  // of no character, or of half a one
+  CHECK(Printable(Printable("\x1b")) == Printable("\x1b"));
+  const std::string warning = Stderr([] { WarnOnce("names \x1b[2J"); });
+  CHECK(warning == "packalloc: warning: names \\x1b[2J\n");
+}
+
 TEST_CASE("a warning is written even to a stderr that takes none") {
   std::fflush(stderr);
   const int saved = dup(STDERR_FILENO);

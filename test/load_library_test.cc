@@ -25,5 +25,14 @@ TEST_CASE("a library is loaded; what is none is refused with the reason, a pipe 
   }
 }
 
+TEST_CASE("the name of a library is escaped in its error") {
+  const TempDir dir;
+  for (const std::string& path : {dir / "\x1b[2J", dir.Write("\x1b[3J", "text")}) {
+    const absl::Status status = LoadLibrary(path).status();
+    CHECK(status.message().find("\\x1b[") != absl::string_view::npos);
+    CHECK(status.message().find('\x1b') == absl::string_view::npos);
+  }
+}
+
 }  // namespace
 }  // namespace packalloc

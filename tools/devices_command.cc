@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "lib/parse.h"
 #include "packalloc/registry.h"
 #include "tools/command.h"
 
@@ -31,21 +32,22 @@ nlohmann::ordered_json Json(const std::vector<DeviceInfo>& devices) {
 
 std::string Table(const std::vector<DeviceInfo>& devices) {
   std::size_t width = 0;
-  for (const DeviceInfo& device : devices) width = std::max(width, device.name.size());
+  for (const DeviceInfo& device : devices) width = std::max(width, Printable(device.name).size());
   std::string text;
   for (const DeviceInfo& device : devices) {
-    absl::StrAppendFormat(&text, "%-*s  ", static_cast<int>(width), device.name);
+    absl::StrAppendFormat(&text, "%-*s  ", static_cast<int>(width), Printable(device.name));
     if (!device.available) {
-      absl::StrAppend(&text, "unavailable: ", device.reason, "\n");
+      absl::StrAppend(&text, "unavailable: ", Printable(device.reason), "\n");
       continue;
     }
-    absl::StrAppend(&text, device.description.empty() ? "available" : device.description);
+    absl::StrAppend(&text, device.description.empty() ? "available" : Printable(device.description));
     constexpr double kGiB = 1 << 30;
     if (device.memory) {
       absl::StrAppendFormat(&text, ", %.1f of %.1f GiB free", static_cast<double>(device.memory->free_bytes) / kGiB,
                             static_cast<double>(device.memory->total_bytes) / kGiB);
     }
-    for (const auto& [key, value] : device.properties) absl::StrAppend(&text, ", ", key, " ", value);
+    for (const auto& [key, value] : device.properties)
+      absl::StrAppend(&text, ", ", Printable(key), " ", Printable(value));
     absl::StrAppend(&text, "\n");
   }
   return text;

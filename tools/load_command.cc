@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "lib/parse.h"
 #include "tools/command.h"
 #include "tools/load.h"
 #include "tools/progress.h"
@@ -35,9 +36,9 @@ nlohmann::ordered_json Json(const LoadResult& result) {
 }
 
 std::string Sentence(const std::string& path, const LoadResult& result) {
-  std::string text = absl::StrFormat("%s: %d tensor%s, %d bytes to %s in %.3f s, %.2f GB/s, by %s\n", path,
-                                     result.tensors, result.tensors == 1 ? "" : "s", result.bytes, result.device,
-                                     result.seconds, Rate(result), ToString(result.path));
+  std::string text = absl::StrFormat("%s: %d tensor%s, %d bytes to %s in %.3f s, %.2f GB/s, by %s\n", Printable(path),
+                                     result.tensors, result.tensors == 1 ? "" : "s", result.bytes,
+                                     Printable(result.device), result.seconds, Rate(result), ToString(result.path));
   absl::StrAppendFormat(&text, "read: %d bytes from the page cache, %d by io_uring, %d by direct pread, %d by pread\n",
                         result.read.page_cache_bytes, result.read.io_uring_bytes, result.read.direct_bytes,
                         result.read.buffered_bytes);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "lib/parse.h"
 #include "tools/command.h"
 
 namespace packalloc {
@@ -19,7 +20,7 @@ constexpr int kFailure = 1;
 constexpr int kUsage = 2;
 
 int Fail(absl::string_view message) {
-  const std::string line = absl::StrCat("packalloc: ", message, "\n");
+  const std::string line = absl::StrCat("packalloc: ", Printable(message), "\n");
   std::fwrite(line.data(), 1, line.size(), stderr);
   return kFailure;
 }
@@ -64,7 +65,7 @@ int Main(int argc, char** argv) {
     return Write(PACKALLOC_VERSION "\n");
   } catch (const CLI::RequiredError& error) {
     const std::vector<std::string> unknown = app.remaining();
-    Fail(absl::StrCat(unknown.empty() ? error.what() : absl::StrCat("there is no command '", unknown.front(), "'"),
+    Fail(absl::StrCat(unknown.empty() ? error.what() : absl::StrCat("there is no command ", Quoted(unknown.front())),
                       " (packalloc --help tells more)"));
     return kUsage;
   } catch (const CLI::ParseError& error) {

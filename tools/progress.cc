@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <utility>
 
 #include "absl/strings/str_format.h"
+#include "lib/parse.h"
 
 namespace packalloc {
 namespace {
@@ -17,8 +17,8 @@ constexpr int kWidth = 30;
 
 }  // namespace
 
-Progress::Progress(std::string label)
-    : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) == 1), start_(Clock::now()), next_(start_ + kQuick) {}
+Progress::Progress(const std::string& label)
+    : label_(Printable(label)), terminal_(isatty(STDERR_FILENO) == 1), start_(Clock::now()), next_(start_ + kQuick) {}
 
 void Progress::Show(double part) {
   if (Due(Clock::now())) Draw(part, "");

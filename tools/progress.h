@@ -16,7 +16,7 @@ namespace packalloc {
 // One thread at a time. Its destructor clears the line.
 class Progress {
  public:
-  explicit Progress(std::string label);
+  explicit Progress(const std::string& label);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress();

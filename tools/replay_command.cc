@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "lib/parse.h"
 #include "tools/command.h"
 #include "tools/progress.h"
 #include "tools/replay.h"
@@ -47,7 +48,7 @@ std::string Table(const std::string& path, const std::vector<ReplayResult>& resu
     return [member](const ReplayResult& result) { return absl::StrCat(result.*member); };
   };
   const Row rows[] = {
-      {"device", [](const ReplayResult& r) { return r.device; }},
+      {"device", [](const ReplayResult& r) { return Printable(r.device); }},
       {"allocations", count(&ReplayResult::allocations)},
       {"hits", count(&ReplayResult::hits)},
       {"misses", count(&ReplayResult::misses)},
@@ -64,7 +65,8 @@ std::string Table(const std::string& path, const std::vector<ReplayResult>& resu
       {"live at the end, bytes", count(&ReplayResult::live_bytes_end)},
       {"ns per operation", [](const ReplayResult& r) { return absl::StrFormat("%.1f", r.ns_per_op); }},
   };
-  std::string text = absl::StrCat(path, ": ", results[0].allocations, " allocations, ", results[0].frees, " frees");
+  std::string text =
+      absl::StrCat(Printable(path), ": ", results[0].allocations, " allocations, ", results[0].frees, " frees");
   if (results[0].recorded_failures != 0)
     absl::StrAppend(&text, ", ", results[0].recorded_failures, " recorded failures");
   absl::StrAppend(&text, "\n\n");
@@ -72,7 +74,7 @@ std::string Table(const std::string& path, const std::vector<ReplayResult>& resu
     absl::StrAppendFormat(&text, "%-24s", row.label);
     for (const ReplayResult& result : results) {
       constexpr std::size_t kLeast = 14;
-      absl::StrAppendFormat(&text, "  %*s", static_cast<int>(std::max(kLeast, result.device.size())),
+      absl::StrAppendFormat(&text, "  %*s", static_cast<int>(std::max(kLeast, Printable(result.device).size())),
                             row.value(result));
     }
     absl::StrAppend(&text, "\n");

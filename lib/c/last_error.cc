@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "lib/utf8.h"
 
 namespace packalloc {
 namespace {
@@ -13,28 +14,11 @@ namespace {
 constexpr std::size_t kCapacity = 2048;
 thread_local char last_error[kCapacity];
 
-// The length of the UTF-8 character that `text` starts with; 0 where it starts with none, nor with a part of one.
-std::size_t CharacterLength(absl::string_view text) noexcept {
-  const auto byte = [text](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Longer than need be, a surrogate, beyond U+10FFFF.
-  const unsigned second = byte(1);
-  if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f)) return 0;
-  if ((lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second > 0x8f)) return 0;
-  return length;
-}
-
 // Appends as much of `text` as there is room for, in whole characters, with ? for each byte that is not UTF-8; gives
 // the new length.
 std::size_t Append(std::size_t length, absl::string_view text) noexcept {
   while (!text.empty()) {
-    const std::size_t character = CharacterLength(text);
+    const std::size_t character = Utf8Length(text);
     const absl::string_view shown = character == 0 ? "?" : text.substr(0, character);
     if (shown.size() > kCapacity - 1 - length) break;
     std::memcpy(last_error + length, shown.data(), shown.size());

@@ -33,6 +33,11 @@ absl::Status In(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
+// Of a shard, whose name is the file's.
+absl::Status InIndex(const std::string& path, const absl::Status& shard) {
+  return absl::Status(shard.code(), absl::StrCat(path, ": ", Printable(shard.message())));
+}
+
 // A file as one buffer of the DISK backend, of which tensors are views.
 struct WholeFile {
   PackedAllocator allocator;
@@ -125,7 +130,7 @@ absl::StatusOr<ModelFile> OpenIndex(const std::string& path, const DiskOptions& 
   ModelFile model;
   for (auto& [name, wanted] : shards) {
     absl::StatusOr<ModelFile> shard = OpenSafetensors(folder + name, options);
-    if (!shard.ok()) return In(path, shard.status());
+    if (!shard.ok()) return InIndex(path, shard.status());
     for (ModelTensor& tensor : shard->tensors) {
       if (wanted.erase(tensor.name) == 1) model.tensors.push_back(std::move(tensor));
     }

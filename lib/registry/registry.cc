@@ -236,8 +236,8 @@ absl::StatusOr<PackedAllocator> Default() {
   if (const std::optional<std::string> named = EnvString("PACKALLOC_DEVICE")) {
     absl::StatusOr<PackedAllocator> device = Open(*named);
     if (device.ok()) return device;
-    return absl::Status(device.status().code(), absl::StrCat("environment variable PACKALLOC_DEVICE=", *named, ": ",
-                                                             device.status().message()));
+    return absl::Status(device.status().code(), Printable(absl::StrCat("environment variable PACKALLOC_DEVICE=", *named,
+                                                                       ": ", device.status().message())));
   }
   LoadPluginsOfEnvironment();
   Registry& registry = Registry::Get();

@@ -130,6 +130,18 @@ TEST_CASE("bad files are refused with their path") {
   refuse(dir.Write("e.index.json", R"({"weight_map":{"t":"missing.safetensors"}})"), absl::StatusCode::kNotFound);
 }
 
+TEST_CASE("the name of a shard is escaped in its error, whatever is wrong with the shard") {
+  const TempDir dir;
+  const std::string index = dir.Write("m.index.json", R"({"weight_map":{"t":"\u001b[2J.safetensors"}})");
+  for (const bool there : {false, true}) {
+    if (there) dir.Write("\x1b[2J.safetensors", "short");
+    const absl::Status status = OpenModel(index).status();
+    CHECK_FALSE(status.ok());
+    CHECK(absl::StrContains(status.message(), "\\x1b[2J.safetensors"));
+    CHECK_FALSE(absl::StrContains(status.message(), "\x1b"));
+  }
+}
+
 TEST_CASE("a sharded model takes each tensor from its shard") {
   const TempDir dir;
   dir.Write("1.safetensors", Safetensors(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", "abc"));

@@ -389,6 +389,12 @@ TEST_CASE("the default is the first that works by rank, unless PACKALLOC_DEVICE 
     const SetVariable set("PACKALLOC_DEVICE", good.name);
     CHECK(*Default() == *Open(good.name));
   }
+  {
+    const SetVariable set("PACKALLOC_DEVICE", "DISK:/none\x1b[2J");
+    const absl::Status named = Default().status();
+    CHECK(Contains(named, "PACKALLOC_DEVICE=DISK:/none\\x1b[2J"));
+    CHECK(named.message().find('\x1b') == absl::string_view::npos);
+  }
   const SetVariable unset("PACKALLOC_DEVICE", "");
   const absl::StatusOr<PackedAllocator> chosen = Default();
   REQUIRE(chosen.ok());

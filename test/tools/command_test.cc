@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "packalloc/backends/cpu.h"
+#include "packalloc/registry.h"
 #include "test/hostile_locale.h"
 #include "test/temp_dir.h"
 
@@ -234,30 +236,63 @@ TEST_CASE("LRU=0 keeps nothing") {
   CHECK(json["cached_bytes_end"] == 0);
 }
 
+// A command's text, of this process.
+std::string TextOf(std::vector<std::string> arguments) {
+  Command chosen;
+  CLI::App app("", "packalloc");
+  AddDevicesCommand(app, chosen);
+  AddReplayCommand(app, chosen);
+  AddLoadCommand(app, chosen);
+  std::reverse(arguments.begin(), arguments.end());
+  app.parse(arguments);
+  absl::StatusOr<std::string> text = chosen();
+  REQUIRE_MESSAGE(text.ok(), text.status().ToString());
+  return *text;
+}
+
 TEST_CASE("numbers are the same under every locale") {
   const HostileLocale locale;
   if (!locale.has_comma()) MESSAGE("no comma locale for C here: only the C++ one is tried");
-  const auto run = [](std::vector<std::string> arguments) {
-    Command chosen;
-    CLI::App app("", "packalloc");
-    AddDevicesCommand(app, chosen);
-    AddReplayCommand(app, chosen);
-    std::reverse(arguments.begin(), arguments.end());
-    app.parse(arguments);
-    absl::StatusOr<std::string> text = chosen();
-    REQUIRE_MESSAGE(text.ok(), text.status().ToString());
-    return *text;
-  };
-  const std::string json = run({"replay", kMnist, "--device", "CPU+lru:max_waste=0.125", "--json"});
+  const std::string json = TextOf({"replay", kMnist, "--device", "CPU+lru:max_waste=0.125", "--json"});
   CHECK(nlohmann::json::parse(json)["peak_live_bytes"] == 36798864);
-  const std::string table = run({"replay", kMnist, "--device", "CPU+lru"});
+  const std::string table = TextOf({"replay", kMnist, "--device", "CPU+lru"});
   CHECK(table.find("36798864") != std::string::npos);
   CHECK(table.find("95.1 %") != std::string::npos);
-  for (const nlohmann::json& device : nlohmann::json::parse(run({"devices", "--json"})))
+  for (const nlohmann::json& device : nlohmann::json::parse(TextOf({"devices", "--json"})))
     CHECK(device["name"].is_string());
 
   const Result child = Run({"replay", kMnist, "--device", "CPU+lru", "--json"}, {"LC_ALL=de_DE.UTF-8"});
   CheckRecorded(nlohmann::json::parse(child.out));
+}
+
+TEST_CASE("names from outside do not reach the terminal as they are; programs get them whole") {
+  const std::string evil = "\x1b[2J\n";
+  Backend backend{.name = "ODD"};
+  backend.open = [](const OpenRequest&) { return Pack(CpuAllocator()); };
+  backend.devices = [evil] {
+    return std::vector<DeviceInfo>{{.name = "ODD:" + evil, .description = evil, .properties = {{evil, evil}}},
+                                   {.name = "ODD:1", .available = false, .reason = evil}};
+  };
+  REQUIRE(Register(backend).ok());
+  const TempDir directory;
+  const std::string trace = directory.Write("t" + evil, Content(kMnist));
+  const std::string escaped = "\\x1b[2J\\x0a";
+  const std::string devices = TextOf({"devices"});
+  CHECK(devices.find("ODD:" + escaped + "  " + escaped + ", " + escaped + " " + escaped + "\n") != std::string::npos);
+  CHECK(devices.find("unavailable: " + escaped + "\n") != std::string::npos);
+  const std::string device = "ODD:\"" + evil + "\"";
+  const std::string replayed = TextOf({"replay", trace, "--device", device});
+  const std::string loaded = TextOf({"load", trace, "--device", device});
+  for (const std::string& text : {replayed, loaded}) CHECK(text.find(escaped) != std::string::npos);
+  for (const std::string& text : {devices, replayed, loaded}) CHECK(text.find('\x1b') == std::string::npos);
+  const nlohmann::json json = nlohmann::json::parse(TextOf({"devices", "--json"}));
+  CHECK(std::count_if(json.begin(), json.end(), [&](const auto& d) { return d["name"] == "ODD:" + evil; }) == 1);
+
+  CheckFails(Run({"load", directory / evil}), 1, escaped);
+  CheckFails(Run({"load", trace, "--device", "CPU:" + evil}), 1, "\\x1b");
+  CheckFails(Run({evil}), 2, "\\x1b");
+  CheckFails(Run({"load", trace, "--" + evil}), 2, "\\x1b");
+  CheckFails(Run({"load", trace, "--verify", "--device", "NULL"}), 1, "NULL keeps no bytes");
 }
 
 TEST_CASE("load says what was read and how, for people and for programs") {
