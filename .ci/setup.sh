@@ -139,18 +139,28 @@ set_up() {
   [[ -z $still_missing ]] || say "not to be had, and left out: ${still_missing//$'\n'/ }"
 }
 
-# configure FOLDER [MESON OPTION...]: only where something changed. A folder that another hand configured keeps its options.
+# configure FOLDER [MESON OPTION...]: only where something changed. Options stay until others are given, also those that
+# another hand gave; for another compiler (CXX) the folder is made anew.
 configure() {
-  local folder=$1 cuda wanted log again=()
+  local folder=$1 cuda log again=() had=() wanted=()
   shift
   cuda=$(cuda_include_dir)
-  wanted="${CXX:-} $cuda $*"
   if [[ -d $folder && ! -w $folder ]]; then
     die "$folder/ belongs to $(stat -c %U "$folder"): run this as that user, or remove it"
   fi
   if [[ -f $folder/build.ninja ]]; then
-    [[ -n "${newly_installed:-}" || "$(cat "$folder/.options" 2>/dev/null)" != "$wanted" ]] || return 0
-    if [[ -f $folder/.options ]]; then rm -rf "$folder"; else again=(--reconfigure); fi
+    [[ ! -f $folder/.options ]] || mapfile -t had <"$folder/.options"
+    wanted=("${CXX:-${had[0]:-}}" "$cuda" "${*:-${had[2]:-}}")
+    [[ -n "${newly_installed:-}" || "${wanted[*]}" != "${had[*]}" ]] || return 0
+    if [[ ${had[0]+known} && ${had[0]} != "${wanted[0]}" ]]; then
+      rm -rf "$folder"
+      wanted[2]=$*
+    else
+      meson configure --clearcache "$folder" >/dev/null  # what was not there may be there now
+      again=(--reconfigure)
+    fi
+  else
+    wanted=("${CXX:-}" "$cuda" "$*")
   fi
   say "configuring $folder"
   log=$(mktemp)
@@ -161,7 +171,7 @@ configure() {
   fi
   sed -n '/^  Built/,/User defined options\|Found ninja/{/User defined options\|Found ninja\|^$/!p}' "$log"
   rm -f "$log"
-  printf '%s\n' "$wanted" >"$folder/.options"
+  printf '%s\n' "${wanted[@]}" >"$folder/.options"
   [[ $folder != build || -z "${still_missing:-}" ]] || printf '%s\n' "$still_missing" >"$untried"
 }
 
