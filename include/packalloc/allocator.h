@@ -59,7 +59,7 @@ struct DiskExtent {
 
 // What a record says of itself. Plain values; a layer copies them from the record that it wraps.
 struct AllocatorTraits {
-  std::string name{};                                                        // "CUDA:1"
+  std::string name{};                                                        // "CUDA:1"; layers do not show
   std::size_t min_alignment = 1;                                             // bytes, promised for spec.alignment == 0
   std::size_t max_alloc_bytes = std::numeric_limits<std::ptrdiff_t>::max();  // largest single allocation, in bytes
   bool address_is_pointer = true;                                            // see DeviceAddress

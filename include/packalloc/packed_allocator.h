@@ -121,7 +121,7 @@ class PackedAllocator {
   std::uint64_t id() const;
   // Of the outermost layer. An empty allocator has default traits. Valid as long as this object.
   const AllocatorTraits& traits() const;
-  const std::string& name() const { return traits().name; }
+  const std::string& name() const { return traits().name; }  // the device's; Find tells which layers lie on it
   const Controls& controls() const;
 
   // The typed record (through whatever layers lie on it), or nullopt where the type is another. Shares this state.
