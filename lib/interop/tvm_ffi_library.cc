@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "lib/load_library.h"
 
 namespace packalloc::internal {
 namespace {
@@ -15,13 +16,12 @@ class Symbols {
     Symbols symbols;
     // A library that Python has loaded with its symbols hidden is found by its soname, wherever its file is.
     if (!path.empty() || dlsym(RTLD_DEFAULT, "TVMFFIGetVersion") == nullptr) {
-      const char* file = path.empty() ? "libtvm_ffi.so" : path.c_str();
-      symbols.handle_ = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
-      if (symbols.handle_ == nullptr) {
-        const char* why = dlerror();
+      const absl::StatusOr<void*> library = LoadLibrary(path.empty() ? "libtvm_ffi.so" : path);
+      if (!library.ok()) {
         return absl::UnavailableError(
-            absl::StrCat("TVM-FFI is not loaded and cannot be: ", why != nullptr ? why : file));
+            absl::StrCat("TVM-FFI is not loaded and cannot be: ", library.status().message()));
       }
+      symbols.handle_ = *library;
     }
     void (*get_version)(tvm_ffi_abi::Version*) = nullptr;
     symbols.Find("TVMFFIGetVersion", get_version);

@@ -18,35 +18,17 @@
 #include "packalloc/packed_allocator.h"
 #include "test/fake_record.h"
 #include "test/interop/fake_tvm_ffi/fake_tvm_ffi.h"
+#include "test/interop/installed_objects.h"
 
 namespace packalloc {
 namespace {
 
 constexpr std::int32_t kNode = 200;
 
-struct Installed {
-  explicit Installed(const TvmFfiObjectOptions& options = {}, MockOptions mock_options = {}) {
-    auto record = MockAllocator(std::move(mock_options));
-    mock = Find<MockControl>(record);
-    auto installed = InstallTvmFfiObjectAllocator(*Pack(record), options);
-    REQUIRE_MESSAGE(installed.ok(), installed.status().ToString());
-    objects = *installed;
-  }
-  // Everything is back, also what failed on the way.
-  ~Installed() {
-    FakeTvmFfiClearRaised();
-    mock->ClearFailures();
-    CHECK(objects.stats().live == 0);
-    CHECK(objects.Trim().ok());
-    CHECK(mock->live_bytes() == 0);
-    CHECK(mock->misuses().empty());
-    CHECK(objects.Uninstall().ok());
-  }
-  Installed(const Installed&) = delete;
-  Installed& operator=(const Installed&) = delete;
-
-  std::shared_ptr<MockControl> mock;
-  TvmFfiObjectAllocator objects;
+struct FaultyObjects : Installed {
+  explicit FaultyObjects(const TvmFfiObjectOptions& options = {}, MockOptions mock_options = {})
+      : Installed(options, std::move(mock_options)) {}
+  ~FaultyObjects() { FakeTvmFfiClearRaised(); }
 };
 
 void Drop(void* object) { REQUIRE(TVMFFIObjectDecRef(object) == 0); }
@@ -56,7 +38,7 @@ const std::size_t kSizes[] = {48, 4000, 100000};
 TEST_CASE("where the allocator has no memory, or throws, objects come from malloc, and are counted") {
   for (const bool throws : {false, true}) {
     CAPTURE(throws);
-    Installed s;
+    FaultyObjects s;
     if (throws) {
       s.mock->ThrowAll(Member::kAlloc, std::make_exception_ptr(std::runtime_error("broken")));
     } else {
@@ -83,7 +65,7 @@ TEST_CASE("where the allocator has no memory, or throws, objects come from mallo
 }
 
 TEST_CASE("memory that the CPU cannot reach is no memory") {
-  Installed s;
+  FaultyObjects s;
   s.mock->FailAll(Member::kHostPtr, absl::FailedPreconditionError("gone"));
   for (const std::size_t size : kSizes) Drop(FakeTvmFfiMake(size, 8, kNode));
   CHECK(s.objects.stats().malloc_allocations == 3);
@@ -122,7 +104,7 @@ TEST_CASE("memory that is not as aligned as asked is no memory") {
 TEST_CASE("without the fallback: NULL, with the error raised; raising it makes an object, which malloc serves") {
   for (const std::size_t size : kSizes) {
     CAPTURE(size);
-    Installed s({.malloc_fallback = false});
+    FaultyObjects s({.malloc_fallback = false});
     s.mock->FailAll(Member::kAlloc, absl::ResourceExhaustedError("full"));
     CHECK(FakeTvmFfiMake(size, 8, kNode) == nullptr);
     CHECK(std::string(FakeTvmFfiRaisedKind()) == "MemoryError");
@@ -141,7 +123,7 @@ TEST_CASE("without the fallback: NULL, with the error raised; raising it makes a
 }
 
 TEST_CASE("std::bad_alloc by option, with nothing raised") {
-  Installed s({.malloc_fallback = false, .out_of_memory = TvmFfiOutOfMemory::kThrowBadAlloc});
+  FaultyObjects s({.malloc_fallback = false, .out_of_memory = TvmFfiOutOfMemory::kThrowBadAlloc});
   s.mock->FailAll(Member::kAlloc, absl::ResourceExhaustedError("full"));
   for (const std::size_t size : kSizes) CHECK_THROWS_AS(FakeTvmFfiMake(size, 8, kNode), std::bad_alloc);
   CHECK(std::string(FakeTvmFfiRaisedKind()).empty());
@@ -151,7 +133,7 @@ TEST_CASE("std::bad_alloc by option, with nothing raised") {
 
 TEST_CASE("sizes that no memory has are refused before any call, with the fallback too") {
   constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
-  Installed s;
+  FaultyObjects s;
   const std::size_t calls = s.mock->log().Count(Member::kAlloc);
   for (const std::size_t size : {kMost, kMost - 15, kMost - 100, kMost - 4096, kMost / 2 + 1}) {
     CAPTURE(size);
@@ -164,7 +146,7 @@ TEST_CASE("sizes that no memory has are refused before any call, with the fallba
 }
 
 TEST_CASE("alignments that are none are refused, and the error is raised") {
-  Installed s;
+  FaultyObjects s;
   for (const std::size_t alignment : {std::size_t{3}, std::size_t{12}, std::size_t{48}, std::size_t{1} << 31,
                                       std::size_t{1} << 63, std::numeric_limits<std::size_t>::max()}) {
     CAPTURE(alignment);
@@ -176,7 +158,7 @@ TEST_CASE("alignments that are none are refused, and the error is raised") {
 }
 
 TEST_CASE("an allocator that makes and drops objects itself") {
-  Installed s;
+  FaultyObjects s;
   std::vector<void*> outside;
   std::vector<void*> inside;
   int depth = 0;

@@ -21,40 +21,13 @@
 #include "packalloc/packed_allocator.h"
 #include "test/in_child.h"
 #include "test/interop/fake_tvm_ffi/fake_tvm_ffi.h"
+#include "test/interop/installed_objects.h"
 #include "test/sanitizers.h"
 
 namespace packalloc {
 namespace {
 
 constexpr std::int32_t kNode = 200;
-
-// An allocator of objects over a mock, installed; at the end uninstalled, with all memory back.
-struct Installed {
-  explicit Installed(const TvmFfiObjectOptions& options = {}, MockOptions mock_options = {}) {
-    mock_options.log_calls = false;
-    auto record = MockAllocator(std::move(mock_options));
-    mock = Find<MockControl>(record);
-    auto installed = InstallTvmFfiObjectAllocator(*Pack(record), options);
-    REQUIRE_MESSAGE(installed.ok(), installed.status().ToString());
-    objects = *installed;
-  }
-  ~Installed() {
-    CHECK(objects.stats().live == 0);
-    CHECK(objects.stats().live_bytes == 0);
-    CHECK(objects.LeakReport().empty());
-    CHECK(objects.Trim().ok());
-    CHECK(objects.stats().slabs == 0);
-    CHECK(mock->live_bytes() == 0);
-    CHECK(mock->misuses().empty());
-    if (installed) CHECK(objects.Uninstall().ok());
-  }
-  Installed(const Installed&) = delete;
-  Installed& operator=(const Installed&) = delete;
-
-  std::shared_ptr<MockControl> mock;
-  TvmFfiObjectAllocator objects;
-  bool installed = true;
-};
 
 void Drop(void* object) { REQUIRE(TVMFFIObjectDecRef(object) == 0); }
 

@@ -25,6 +25,7 @@
 #include "packalloc/interop/tvm_ffi.h"
 #include "packalloc/packed_allocator.h"
 #include "packalloc/tensor/tensor_pool.h"
+#include "test/interop/installed_objects.h"
 
 #ifdef HAVE_ROUND_TRIP
 extern "C" int RoundTrip(int count);
@@ -35,36 +36,19 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-// Installed over a mock, with whether libtvm_ffi.so and its headers use it; at the end everything is back.
-struct Installed {
-  explicit Installed(const TvmFfiObjectOptions& options = {}) {
-    auto record = MockAllocator({.log_calls = false});
-    mock = Find<MockControl>(record);
-    const auto installed = InstallTvmFfiObjectAllocator(*Pack(record), options);
-    REQUIRE_MESSAGE(installed.ok(), installed.status().ToString());
-    objects = *installed;
+// With whether libtvm_ffi.so and its headers use it.
+struct Probed : Installed {
+  explicit Probed(const TvmFfiObjectOptions& options = {}) : Installed(options), live(Probe(objects)) {}
+  static bool Probe(const TvmFfiObjectAllocator& objects) {
     const absl::StatusOr<bool> probe = objects.Probe();
     REQUIRE(probe.ok());
-    live = *probe;
+    return *probe;
   }
-  ~Installed() {
-    CHECK(objects.LeakReport().empty());
-    CHECK(objects.stats().live_bytes == 0);
-    CHECK(objects.Trim().ok());
-    CHECK(mock->live_bytes() == 0);
-    CHECK(mock->misuses().empty());
-    CHECK(objects.Uninstall().ok());
-  }
-  Installed(const Installed&) = delete;
-  Installed& operator=(const Installed&) = delete;
-
-  std::shared_ptr<MockControl> mock;
-  TvmFfiObjectAllocator objects;
-  bool live = false;
+  const bool live;
 };
 
 TEST_CASE("whether this release asks the allocator for its objects") {
-  Installed s;
+  Probed s;
   TVMFFIVersion version{};
   TVMFFIGetVersion(&version);
   const std::string found =
@@ -79,7 +63,7 @@ TEST_CASE("whether this release asks the allocator for its objects") {
 
 #ifdef HAVE_ROUND_TRIP
 TEST_CASE("in C: each object is deleted once, whatever release it is") {
-  Installed s;
+  Probed s;
   const std::uint64_t before = s.objects.stats().allocations;
   CHECK(RoundTrip(1000) == 1000);
   CHECK(s.objects.stats().allocations == before + 1000);
@@ -87,7 +71,7 @@ TEST_CASE("in C: each object is deleted once, whatever release it is") {
 #endif
 
 TEST_CASE("strings, arrays, maps and functions, made and dropped") {
-  Installed s;
+  Probed s;
   const std::uint64_t before = s.objects.stats().allocations;
   {
     const ffi::String text("longer than what a String keeps in itself");
@@ -116,7 +100,7 @@ TEST_CASE("strings, arrays, maps and functions, made and dropped") {
 }
 
 TEST_CASE("errors, thrown and raised") {
-  Installed s;
+  Probed s;
   const ffi::Function fails = ffi::Function::FromTyped([](int) -> int {
     TVM_FFI_THROW(ValueError) << "not this one";
     return 0;
@@ -125,7 +109,7 @@ TEST_CASE("errors, thrown and raised") {
 }
 
 TEST_CASE("objects of the library made on some threads and dropped on others") {
-  Installed s;
+  Probed s;
   constexpr int kThreads = 4;
   std::vector<ffi::Array<ffi::String>> made(kThreads);
   const auto on_each = [](auto&& work) {
@@ -157,7 +141,7 @@ TEST_CASE("objects outlive the allocator's time") {
 }
 
 TEST_CASE("memory runs out: malloc goes on") {
-  Installed s;
+  Probed s;
   s.mock->FailAll(Member::kAlloc, absl::ResourceExhaustedError("full"));
   {
     ffi::Array<ffi::String> array;
@@ -169,7 +153,7 @@ TEST_CASE("memory runs out: malloc goes on") {
 }
 
 TEST_CASE("memory runs out, without malloc: C gets NULL and the raised error") {
-  Installed s({.malloc_fallback = false});
+  Probed s({.malloc_fallback = false});
   s.mock->FailAll(Member::kAlloc, absl::ResourceExhaustedError("full"));
   TVMFFICustomAllocator* allocator = TVMFFIGetCustomAllocator();
   CHECK(allocator->allocate(100000, 8, kTVMFFIObject, allocator->context) == nullptr);
@@ -184,7 +168,7 @@ TEST_CASE("memory runs out, without malloc: C gets NULL and the raised error") {
 }
 
 TEST_CASE("memory runs out, without malloc: C++ gets std::bad_alloc by option, and C behind it an error code") {
-  Installed s({.malloc_fallback = false, .out_of_memory = TvmFfiOutOfMemory::kThrowBadAlloc});
+  Probed s({.malloc_fallback = false, .out_of_memory = TvmFfiOutOfMemory::kThrowBadAlloc});
   s.mock->FailAll(Member::kAlloc, absl::ResourceExhaustedError("full"));
   if (s.live) {
     const std::string large(100000, 'x');
