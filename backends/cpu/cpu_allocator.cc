@@ -1,5 +1,4 @@
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "backends/cpu/system_memory.h"
-#include "lib/checked_math.h"
 #include "lib/checks.h"
+#include "lib/mapped_memory.h"
 #include "packalloc/allocator.h"
 #include "packalloc/backends/cpu.h"
 #include "packalloc/buffer_spec.h"
@@ -27,13 +26,7 @@ namespace packalloc {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // a cache line, and the widest vector
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
-
-absl::Status OutOfMemory(std::size_t nbytes, const char* call, int error) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("CPU: ", call, " of ", nbytes, " bytes failed: ", std::strerror(error)));
-}
 
 // glibc maps each block above a threshold of 128 KiB by itself, and a process has about 65,000 mappings. The threshold
 // rises to the size of any mapped block that is freed, so freeing one makes all smaller blocks come from the heap. (It
@@ -45,35 +38,6 @@ void KeepSmallBlocksInHeap() {
     return true;
   }();
   static_cast<void>(done);
-}
-
-// Bytes of whole pages. Cannot wrap: no buffer is larger than PTRDIFF_MAX.
-std::size_t MappedBytes(std::size_t nbytes) {
-  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return *RoundUp(nbytes, page);
-}
-
-// Memory in a mapping of its own, zero-filled. `alignment` is at least a page.
-absl::StatusOr<std::byte*> Map(std::size_t nbytes, std::size_t alignment) {
-  const std::size_t length = MappedBytes(nbytes);
-  const std::size_t padded = length + alignment;  // at most PTRDIFF_MAX + 1 GiB
-  void* mapping = mmap(nullptr, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapping == MAP_FAILED) return OutOfMemory(nbytes, "mmap", errno);
-  auto* const start = static_cast<std::byte*>(mapping);
-  const std::size_t head = -reinterpret_cast<std::uintptr_t>(start) & (alignment - 1);
-  std::byte* const data = start + head;
-  // Untrimmed, address space would be left that free knows nothing of.
-  if (head != 0 && munmap(start, head) != 0) {
-    const int error = errno;
-    munmap(start, padded);
-    return OutOfMemory(nbytes, "munmap to align an allocation", error);
-  }
-  if (munmap(data + length, alignment - head) != 0) {
-    const int error = errno;
-    munmap(data, padded - head);  // not from `start`: the head may already be another thread's
-    return OutOfMemory(nbytes, "munmap to align an allocation", error);
-  }
-  return data;
 }
 
 // What all copies of one record share.
@@ -125,17 +89,15 @@ class CpuMemory {
   }
 
   absl::StatusOr<std::byte*> FromKernel(std::size_t nbytes, const BufferSpec& spec) const {
-    absl::StatusOr<std::byte*> data = Map(nbytes, std::max(spec.alignment, kHugePage));
-    // Advice: refused, the memory is as good and only slower to touch first.
-    if (data.ok() && options_.huge_pages) madvise(*data, MappedBytes(nbytes), MADV_HUGEPAGE);
-    return data;
+    return MapMemory("CPU", nbytes, std::max(spec.alignment, kHugePage), options_.huge_pages);
   }
 
   static absl::StatusOr<std::byte*> FromHeap(std::size_t nbytes, const BufferSpec& spec) {
     KeepSmallBlocksInHeap();
     void* data = nullptr;
     if (const int error = posix_memalign(&data, std::max(spec.alignment, kAlignment), nbytes); error != 0) {
-      return OutOfMemory(nbytes, "posix_memalign", error);
+      return absl::ResourceExhaustedError(
+          absl::StrCat("CPU: posix_memalign of ", nbytes, " bytes failed: ", std::strerror(error)));
     }
     if (spec.zero) std::memset(data, 0, nbytes);  // calloc cannot align
     return static_cast<std::byte*>(data);

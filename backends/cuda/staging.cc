@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "backends/cuda/context.h"
 #include "backends/cuda/driver.h"
+#include "lib/mapped_memory.h"
 
 namespace packalloc::internal {
 
@@ -120,18 +121,18 @@ absl::StatusOr<StagingRing::Lease> StagingRing::AcquireOr(bool wait) {
 absl::StatusOr<std::unique_ptr<StagingRing::Slot>> StagingRing::MakeSlot() {
   const CudaDriver& driver = context_.driver();
   auto slot = std::make_unique<Slot>(driver, slot_bytes_);
-  void* data = mmap(nullptr, slot_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) return absl::ResourceExhaustedError("no memory for a staging buffer");
-  slot->data = static_cast<std::byte*>(data);
-  madvise(data, slot_bytes_, MADV_DONTFORK);  // a fork would make pages copy on write that the device reads
+  absl::StatusOr<std::byte*> data = MapMemory("a staging slot", slot_bytes_, kHugePage, slot_bytes_ >= kHugePage);
+  if (!data.ok()) return data.status();
+  slot->data = *data;
+  madvise(*data, slot_bytes_, MADV_DONTFORK);  // a fork would make pages copy on write that the device reads
   absl::Status done =
-      context_.Check(driver.Call(driver.cuMemHostRegister_v2, data, slot_bytes_, CU_MEMHOSTREGISTER_PORTABLE),
+      context_.Check(driver.Call(driver.cuMemHostRegister_v2, *data, slot_bytes_, CU_MEMHOSTREGISTER_PORTABLE),
                      "cuMemHostRegister_v2", slot_bytes_);
   if (!done.ok()) return done;
   slot->pinned = true;
   done = context_.Check(driver.Call(driver.cuEventCreate, &slot->done, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   if (!done.ok()) {
-    slot->pinned = driver.Release(driver.cuMemHostUnregister, data) != CUDA_SUCCESS;
+    slot->pinned = driver.Release(driver.cuMemHostUnregister, *data) != CUDA_SUCCESS;
     return done;
   }
   return slot;

@@ -1,5 +1,7 @@
 #include "lib/disk/stream.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +21,7 @@
 #include "lib/disk/async_reader.h"
 #include "lib/disk/disk_file_access.h"
 #include "lib/disk/system_calls.h"
+#include "lib/mapped_memory.h"
 #include "packalloc/disk_file.h"
 
 namespace packalloc {
@@ -181,7 +184,13 @@ class Slots {
     if (total < bytes_) bytes_ = AlignDown(total, kPage) + 2 * kPage;
   }
   ~Slots() {
-    for (std::byte* own : owned_) std::free(own);
+    for (std::byte* own : owned_) {
+      if (mapped()) {
+        munmap(own, MappedBytes(bytes_));
+      } else {
+        std::free(own);
+      }
+    }
   }
   Slots(const Slots&) = delete;
   Slots& operator=(const Slots&) = delete;
@@ -227,12 +236,16 @@ class Slots {
  private:
   absl::StatusOr<std::byte*> Make(std::size_t slot) {
     if (options_.slot_memory) return options_.slot_memory(slot, bytes_);
-    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kPage, bytes_));
-    if (memory == nullptr) {
-      return absl::ResourceExhaustedError(absl::StrCat("no memory for a staging slot of ", bytes_, " bytes"));
-    }
-    owned_.push_back(memory);
+    owned_.reserve(owned_.size() + 1);
+    absl::StatusOr<std::byte*> memory = mapped() ? MapMemory("a staging slot", bytes_, kHugePage, true) : FromHeap();
+    if (memory.ok()) owned_.push_back(*memory);
     return memory;
+  }
+  bool mapped() const { return bytes_ >= kHugePage; }
+  absl::StatusOr<std::byte*> FromHeap() const {
+    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kPage, bytes_));
+    if (memory != nullptr) return memory;
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for a staging slot of ", bytes_, " bytes"));
   }
 
   const StreamOptions& options_;
