@@ -25,6 +25,7 @@
 #include "backends/cpu/system_memory.h"
 #include "packalloc/packed_allocator.h"
 #include "test/sanitizers.h"
+#include "test/smaps.h"
 
 namespace packalloc {
 namespace {
@@ -41,23 +42,6 @@ std::size_t Mappings() {
   std::size_t lines = 0;
   for (std::string line; std::getline(maps, line);) ++lines;
   return lines;
-}
-
-// A field of the mapping that holds `address`, in KiB or flags, from /proc/self/smaps.
-std::string SmapsField(const void* address, const std::string& field) {
-  std::ifstream smaps("/proc/self/smaps");
-  bool inside = false;
-  for (std::string line; std::getline(smaps, line);) {
-    std::uintptr_t first = 0;
-    std::uintptr_t last = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx ", &first, &last) == 2) {
-      const auto a = reinterpret_cast<std::uintptr_t>(address);
-      inside = first <= a && a < last;
-    } else if (inside && absl::StartsWith(line, field)) {
-      return line.substr(field.size());
-    }
-  }
-  return "";
 }
 
 TEST_CASE("memory is as aligned as asked, and 64 bytes by default") {
@@ -88,8 +72,7 @@ TEST_CASE("large buffers ask for huge pages and begin on one, unless told otherw
     Allocator<CpuBuf> cpu = CpuAllocator({.huge_pages = huge_pages});
     absl::StatusOr<CpuBuf> buf = cpu.alloc(16 * kMib, {});
     REQUIRE(buf.ok());
-    const std::string flags = SmapsField(buf->data, "VmFlags:") + " ";
-    if (flags != " ") CHECK(absl::StrContains(flags, " hg ") == huge_pages);  // sanitizers' kernels may not tell
+    CHECK(AsksForHugePages(buf->data).value_or(huge_pages) == huge_pages);
     CHECK(reinterpret_cast<std::uintptr_t>(buf->data) % (2 * kMib) == 0);
     CHECK(cpu.free(*buf, buf->nbytes, {}).ok());
   }

@@ -5,12 +5,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include "packalloc/layers/lru.h"
 #include "packalloc/packed_allocator.h"
 #include "test/backends/cuda_fake.h"
+#include "test/smaps.h"
 
 namespace cuda_test {
 namespace {
@@ -269,6 +272,19 @@ TEST_CASE("the staging ring is bounded, its slots are made when needed, and its 
     CHECK(Stats(cuda).staging_bytes == Stats(cuda).staging_slots * 4096);
     Must(cuda.free(buf, 100'000, {}));
   });
+}
+
+TEST_CASE("large slots of the staging ring lie in huge pages") {
+  const Fake fake;
+  const Allocator<CudaBuf> cuda = Open({.staging_slot_bytes = 4 << 20});
+  const CudaBuf buf = Must(cuda.alloc(1000, {}));
+  Must(cuda.copyin(buf, Pattern(1000)));
+  // No other mapping of that size is kept from forked children (MADV_DONTFORK).
+  const auto is_slot = [](std::uintptr_t first, std::uintptr_t last, const std::string& flags) {
+    return last - first >= 4 << 20 && flags.find(" dc ") != std::string::npos;
+  };
+  CHECK(packalloc::AsksForHugePages(is_slot).value_or(true));
+  Must(cuda.free(buf, 1000, {}));
 }
 
 TEST_CASE("where nothing can be pinned, copyin works from pageable memory and says so") {

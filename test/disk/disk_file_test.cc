@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -18,6 +19,7 @@
 #include "lib/disk/stream.h"
 #include "test/disk/faulty_disk.h"
 #include "test/sanitizers.h"
+#include "test/smaps.h"
 #include "test/temp_dir.h"
 
 namespace packalloc {
@@ -402,6 +404,36 @@ TEST_CASE("streaming delivers every byte of many targets once, within the stagin
       CHECK(peak <= std::max<std::size_t>(budget, 8192));
       for (const int one : busy) CHECK(one == 0);
     }
+  }
+}
+
+// Pages of address space that this process has.
+std::size_t MappedPages() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t pages = 0;
+  statm >> pages;
+  return pages;
+}
+
+TEST_CASE("large staging slots lie in huge pages and are given back, also after an error") {
+  const TempDir dir;
+  const std::string path = dir.Write("f", TextPattern(24 * kMiB));
+  auto system = std::make_shared<FaultyDisk>();
+  system->cached_part = 0.0;
+  std::shared_ptr<DiskFile> file = OpenFile(path, system);
+  const StreamTarget target{file.get(), 0, 24 * kMiB, nullptr};
+  for (const std::size_t staging : {std::size_t{64} << 20, std::size_t{4} << 20}) {
+    StreamOptions options{.staging_bytes = staging};
+    options.deliver = [](std::size_t, std::size_t at, absl::Span<const std::byte> bytes, std::size_t) {
+      CHECK(reinterpret_cast<std::uintptr_t>(bytes.data()) % (2 * kMiB) == 0);
+      CHECK(AsksForHugePages(bytes.data()).value_or(true));
+      return at < 16 * kMiB ? absl::OkStatus() : absl::AbortedError("enough");
+    };
+    const std::size_t before = MappedPages();
+    for (int i = 0; i < 40; ++i) {
+      CHECK(StreamFromDisk(absl::MakeConstSpan(&target, 1), options).code() == absl::StatusCode::kAborted);
+    }
+    CHECK(MappedPages() < before + (100 * kMiB) / 4096);  // each stream had 4 to 24 MiB of slots
   }
 }
 

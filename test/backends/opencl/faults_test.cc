@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,13 @@
 #include "packalloc/backend.h"
 #include "packalloc/backends/opencl.h"
 #include "packalloc/buffer.h"
+#include "packalloc/disk_file.h"
 #include "packalloc/layers/lru.h"
 #include "packalloc/packed_allocator.h"
 #include "test/backends/opencl/support.h"
 #include "test/backends/opencl/with_fault_layer.h"
+#include "test/disk/faulty_disk.h"
+#include "test/temp_dir.h"
 
 namespace packalloc::internal {
 Backend OpenClBackend();
@@ -61,7 +65,8 @@ void GiveBack(cl_mem mem) {
 }
 
 // Every operation of a record, on whatever of `cl` still works.
-void Exercise(Outcome& outcome, const Allocator<OpenClBuf>& cl, const Allocator<OpenClBuf>& other) {
+void Exercise(Outcome& outcome, const Allocator<OpenClBuf>& cl, const Allocator<OpenClBuf>& other,
+              const DiskExtent& file) {
   const auto native = Find<OpenClNative>(cl);
   std::vector<std::byte> memory(4096);
   const std::vector<BufferSpec> specs = {
@@ -70,6 +75,7 @@ void Exercise(Outcome& outcome, const Allocator<OpenClBuf>& cl, const Allocator<
     const absl::StatusOr<OpenClBuf> buf = cl.alloc(4096, spec);
     if (!outcome.Note(buf)) continue;
     outcome.Note(cl.copyin(*buf, Pattern(4096)));
+    outcome.Note(cl.copy_from_disk(*buf, file, 4096));
     outcome.Note(cl.transfer(*cl.offset(*buf, 2000, 100), *buf, 2000));
     std::vector<std::byte> read(4096);
     outcome.Note(cl.copyout(absl::MakeSpan(read), *buf));
@@ -87,13 +93,13 @@ void Exercise(Outcome& outcome, const Allocator<OpenClBuf>& cl, const Allocator<
 }
 
 // Opens records in every way there is, and exercises them.
-absl::Status Scenario(const OwnQueue& own) {
+absl::Status Scenario(const OwnQueue& own, const DiskExtent& file) {
   Outcome outcome;
   internal::OpenClBackend().devices();
   const absl::StatusOr<Allocator<OpenClBuf>> cl = OpenClAllocator({.max_copy_bytes = 1500});
   const absl::StatusOr<Allocator<OpenClBuf>> other = OpenClAllocator();
   if (outcome.Note(cl) && outcome.Note(other)) {
-    Exercise(outcome, *cl, *other);
+    Exercise(outcome, *cl, *other, file);
     const auto native = Find<OpenClNative>(*cl);
     cl_mem mine = clCreateBuffer(native->context(), CL_MEM_READ_WRITE, 64, nullptr, nullptr);
     if (mine != nullptr) {
@@ -104,13 +110,15 @@ absl::Status Scenario(const OwnQueue& own) {
   }
   const absl::StatusOr<Allocator<OpenClBuf>> in_context = OpenClAllocator({.context = own.context()});
   const absl::StatusOr<Allocator<OpenClBuf>> on_queue = OpenClAllocator({.queue = own.queue()});
-  if (outcome.Note(in_context) && outcome.Note(on_queue)) Exercise(outcome, *on_queue, *in_context);
+  if (outcome.Note(in_context) && outcome.Note(on_queue)) Exercise(outcome, *on_queue, *in_context, file);
   return outcome.first();
 }
 
 TEST_CASE("each entry point fails at each of its calls") {
   const OwnQueue own(testing::HasOutOfOrderQueues() ? CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE : 0);
-  REQUIRE(Scenario(own).ok());
+  const TempDir dir;
+  const DiskExtent file{*DiskFile::Open(dir.Write("f", TextPattern(4096))), 0, 4096};
+  REQUIRE(Scenario(own, file).ok());
   const std::size_t live_before = layer->live_objects();
   std::size_t swept = 0;
   for (const std::string& entry_point : layer->entry_points()) {
@@ -121,7 +129,7 @@ TEST_CASE("each entry point fails at each of its calls") {
       CAPTURE(nth);
       layer->Reset();
       layer->Fail(entry_point, nth, nth % 2 == 0 ? CL_OUT_OF_RESOURCES : CL_INVALID_OPERATION);
-      const absl::Status status = Scenario(own);
+      const absl::Status status = Scenario(own, file);
       const bool failed = layer->failures() > 0;
       // Refused releases wait for the next call; one is enough.
       layer->Reset();
@@ -141,6 +149,35 @@ TEST_CASE("each entry point fails at each of its calls") {
   }
   std::printf("%-32s %4zu failures in all\n", "", swept);
   CHECK(layer->bad_releases() == 0);
+}
+
+TEST_CASE("whichever of a load's writes fails, it is one error, and the next load is whole") {
+  const TempDir dir;
+  const std::string bytes = TextPattern(25 << 20);
+  const std::size_t nbytes = bytes.size();
+  const auto* from = reinterpret_cast<const std::byte*>(bytes.data());
+  const Allocator<OpenClBuf> cl = OpenCl();
+  const OpenClBuf buf = *cl.alloc(nbytes, {});
+  auto system = std::make_shared<FaultyDisk>();
+  system->cached_part = 0.0;
+  const std::shared_ptr<DiskFile> file = *DiskFile::Open(dir.Write("f", bytes), {.system = system});
+  for (std::size_t nth = 1;; ++nth) {
+    CAPTURE(nth);
+    layer->Reset();
+    layer->Fail("clEnqueueWriteBuffer", nth, CL_OUT_OF_RESOURCES);
+    const absl::Status failed = cl.copy_from_disk(buf, {file, 0, nbytes}, nbytes);
+    if (layer->failures() == 0) {
+      CHECK(failed.ok());
+      CHECK(nth == 8);  // 25 MiB are seven pieces
+      break;
+    }
+    CHECK(absl::IsResourceExhausted(failed));
+    CHECK(layer->calls("clEnqueueWriteBuffer") == nth);
+    REQUIRE(cl.copy_from_disk(buf, {file, 0, nbytes}, nbytes).ok());
+    CHECK((testing::Read(cl, buf) == std::vector<std::byte>(from, from + nbytes)));
+  }
+  layer->Reset();
+  CHECK(cl.free(buf, nbytes, {}).ok());
 }
 
 TEST_CASE("running out of memory is RESOURCE_EXHAUSTED, at creation and at first use, and nothing stays behind") {

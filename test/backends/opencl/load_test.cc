@@ -1,9 +1,15 @@
 // copy_from_disk and Copy on OpenCL.
 #include <doctest/doctest.h>
 
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -71,6 +77,48 @@ TEST_CASE("an error of the file is told, and the buffer works afterwards") {
   CHECK(cl.copy_from_disk(buf, {bad, 0, bytes.size()}, bytes.size()).code() == absl::StatusCode::kDataLoss);
   REQUIRE(cl.copy_from_disk(buf, {Ok(DiskFile::Open(path)), 0, bytes.size()}, bytes.size()).ok());
   CHECK((Content(cl, buf) == bytes));
+  REQUIRE(cl.free(buf, bytes.size()).ok());
+}
+
+TEST_CASE("reads go on while a copy to the device is under way, in as many slots as the staging has") {
+  const std::optional<std::string> device = testing::Gate::Device();
+  if (!device.has_value()) return;
+  const TempDir dir;
+  const std::string bytes = TextPattern(40 * kMiB);
+  const std::string path = dir.Write("f", bytes);
+  const PackedAllocator cl = Ok(Pack(Ok(OpenClAllocator({.device = *device}))));
+  const auto native = Find<OpenClNative>(cl);
+  const AnyBuf buf = Ok(cl.alloc(bytes.size()));
+  for (const std::size_t slots : {2, 4, 8}) {
+    CAPTURE(slots);
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::size_t reads = 0;
+    auto system = std::make_shared<FaultyDisk>();
+    system->cached_part = 0.0;
+    system->uring_init_error = -EPERM;  // then each read is a pread, which the test hears of
+    system->before_pread = [&](std::uint64_t) {
+      const std::lock_guard lock(mutex);
+      ++reads;
+      changed.notify_all();
+    };
+    const std::shared_ptr<DiskFile> file =
+        Ok(DiskFile::Open(path, {.staging_bytes = slots * 4 * kMiB, .system = system}));
+    // No copy is done before the gate opens, so that more reads than one show that none waits for a copy.
+    testing::Gate gate(native->context());
+    gate.Close(native->queue());
+    absl::Status loaded;
+    std::thread loader([&] { loaded = cl.copy_from_disk(buf, {file, 0, bytes.size()}, bytes.size()); });
+    {
+      std::unique_lock lock(mutex);
+      CHECK(changed.wait_for(lock, std::chrono::minutes(1), [&] { return reads >= slots; }));
+      CHECK(reads == slots);
+    }
+    gate.Open();
+    loader.join();
+    REQUIRE_MESSAGE(loaded.ok(), loaded.ToString());
+    CHECK((Content(cl, buf) == bytes));
+  }
   REQUIRE(cl.free(buf, bytes.size()).ok());
 }
 
