@@ -316,8 +316,8 @@ TEST_CASE("what cannot be registered") {
 TEST_CASE("every backend is listed, with the reason where it does not work") {
   Backend plain = NewBackend();
   Backend absent = NewBackend();
-  absent.devices = [&absent] {
-    return std::vector<DeviceInfo>{{.name = absent.name, .available = false, .reason = "no driver"}};
+  absent.devices = [name = absent.name] {
+    return std::vector<DeviceInfo>{{.name = name, .available = false, .reason = "no driver"}};
   };
   Backend throwing = NewBackend();
   throwing.devices = []() -> std::vector<DeviceInfo> { throw std::runtime_error("broken"); };
