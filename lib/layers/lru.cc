@@ -11,6 +11,13 @@ namespace packalloc {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
+#define PACKALLOC_DEBUG_BUILD 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)  // clang's way to say it
+#define PACKALLOC_DEBUG_BUILD 1
+#endif
+#endif
+#if defined(PACKALLOC_DEBUG_BUILD)
 constexpr bool kDebugBuild = true;
 #elif defined(NDEBUG) || defined(__OPTIMIZE__)
 constexpr bool kDebugBuild = false;

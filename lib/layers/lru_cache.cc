@@ -457,22 +457,11 @@ LruStats LruCache::stats() const {
   return s;
 }
 
-namespace {
-
-// Where a buffer is, or nothing for one that has no address of its own.
-std::optional<DeviceAddress> AddressOf(const AnyRecord& record, const AnyBuf& buf, const BufferSpec& spec) {
-  if (spec.external_ptr.has_value()) return std::nullopt;
-  const DeviceAddress at = record.addr(buf);
-  return at == DeviceAddress{} ? std::nullopt : std::optional(at);
-}
-
-}  // namespace
-
 absl::StatusOr<AnyBuf> LruCache::CheckedAlloc(std::size_t nbytes, const BufferSpec& spec) {
   absl::StatusOr<AnyBuf> buf = Alloc(nbytes, spec);
-  if (!buf.ok() || nbytes == 0) return buf;
+  if (!buf.ok() || nbytes == 0 || spec.external_ptr.has_value()) return buf;
   try {
-    if (const auto at = AddressOf(inner_, *buf, spec)) live_.Add(*at, nbytes, spec);
+    live_.Add(inner_.addr(*buf), nbytes, spec);
   } catch (...) {
     Free(*buf, nbytes, spec).IgnoreError();
     throw;
@@ -481,15 +470,18 @@ absl::StatusOr<AnyBuf> LruCache::CheckedAlloc(std::size_t nbytes, const BufferSp
 }
 
 absl::Status LruCache::CheckedFree(const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
-  const auto at = AddressOf(inner_, buf, spec);
-  if (!at || (nbytes == 0 && !live_.Contains(*at))) return Free(buf, nbytes, spec);
-  if (absl::Status known = live_.Remove(*at, nbytes, spec); !known.ok()) return known;
+  if (spec.external_ptr.has_value()) return Free(buf, nbytes, spec);
+  const DeviceAddress at = inner_.addr(buf);
+  // An empty buffer. One that is not, but is freed with a size of 0, is in use at its address.
+  if (nbytes == 0 && (at == DeviceAddress{} || !live_.Contains(at))) return Free(buf, nbytes, spec);
+  absl::StatusOr<DeviceAddress> known = live_.Remove(at, nbytes, spec);
+  if (!known.ok()) return known.status();
   try {
     absl::Status freed = Free(buf, nbytes, spec);
-    if (!freed.ok()) live_.Add(*at, nbytes, spec);
+    if (!freed.ok()) live_.Add(*known, nbytes, spec);
     return freed;
   } catch (...) {
-    live_.Add(*at, nbytes, spec);
+    live_.Add(*known, nbytes, spec);
     throw;
   }
 }

@@ -8,6 +8,17 @@
 namespace cuda_test {
 namespace {
 
+// In the primary context of the first device.
+template <typename Call>
+void InContext(Call call) {
+  CUcontext context = nullptr;
+  REQUIRE(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(cuCtxPushCurrent(context) == CUDA_SUCCESS);
+  CHECK(call() == CUDA_SUCCESS);
+  REQUIRE(cuCtxPopCurrent(&context) == CUDA_SUCCESS);
+  REQUIRE(cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS);
+}
+
 TEST_CASE("CUDA survives what every device has to") {
   UnderEachSchedule(1, [](fake_cuda_schedule) {
     packalloc::testing::RunDeviceCases({
@@ -25,6 +36,13 @@ TEST_CASE("CUDA survives what every device has to") {
               fake_cuda_fail("cuMemcpyHtoDAsync_v2", static_cast<std::uint64_t>(nth), CUDA_ERROR_INVALID_VALUE);
             },
         .heal = fake_cuda_clear_failures,
+        // CUDA wraps what it knows: registered host memory.
+        .external = {.host = true},
+        .make_known =
+            [](void* memory, std::size_t nbytes) {
+              InContext([&] { return cuMemHostRegister(memory, nbytes, CU_MEMHOSTREGISTER_PORTABLE); });
+            },
+        .forget = [](void* memory) { InContext([&] { return cuMemHostUnregister(memory); }); },
     });
   });
 }
