@@ -12,6 +12,7 @@
 
 #include "lib/parse.h"
 #include "test/hostile_locale.h"
+#include "test/stderr_of.h"
 
 namespace packalloc {
 namespace {
@@ -23,25 +24,6 @@ struct SetVariable {
   ~SetVariable() { unsetenv(kVariable); }
 };
 
-// What `action` writes to stderr.
-template <typename Action>
-std::string Stderr(Action&& action) {
-  std::FILE* file = std::tmpfile();
-  REQUIRE(file != nullptr);
-  std::fflush(stderr);
-  const int saved = dup(STDERR_FILENO);
-  dup2(fileno(file), STDERR_FILENO);
-  action();
-  std::fflush(stderr);
-  dup2(saved, STDERR_FILENO);
-  close(saved);
-  std::string text;
-  std::rewind(file);
-  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text.push_back(static_cast<char>(c));
-  std::fclose(file);
-  return text;
-}
-
 const char* const kGarbage[] = {"", " ", "abc", "-1", "1e3", "64MB", "0.5", "1,5", "99999999999999999999"};
 
 void CheckGarbage(std::uint64_t default_value) {
@@ -49,13 +31,13 @@ void CheckGarbage(std::uint64_t default_value) {
     CAPTURE(text);
     const SetVariable set(text);
     std::uint64_t value = 0;
-    const std::string warning = Stderr([&] { value = EnvBytes(kVariable, default_value); });
+    const std::string warning = StderrOf([&] { value = EnvBytes(kVariable, default_value); });
     CHECK(value == default_value);
     CHECK(warning.find(kVariable) != std::string::npos);
     CHECK(warning.find("'" + std::string(text) + "'") != std::string::npos);
     CHECK(warning.find(std::to_string(default_value)) != std::string::npos);
     CHECK(std::count(warning.begin(), warning.end(), '\n') == 1);
-    CHECK(Stderr([&] { value = EnvBytes(kVariable, default_value); }).empty());
+    CHECK(StderrOf([&] { value = EnvBytes(kVariable, default_value); }).empty());
     CHECK(value == default_value);
   }
 }
@@ -73,7 +55,7 @@ TEST_CASE("the same under a comma locale with grouping") {
 }
 
 TEST_CASE("variables that can be read, or are not set, warn of nothing") {
-  const std::string warnings = Stderr([] {
+  const std::string warnings = StderrOf([] {
     CHECK(EnvBytes(kVariable, 5) == 5);
     CHECK(EnvDouble(kVariable, 0.25) == 0.25);
     CHECK(EnvFlag(kVariable, true));
@@ -99,7 +81,7 @@ TEST_CASE("flags and numbers that cannot be read are the default") {
   for (const char* text : {"", " ", "maybe", "2", "-1", "1,0"}) {
     CAPTURE(text);
     const SetVariable set(text);
-    const std::string warning = Stderr([] {
+    const std::string warning = StderrOf([] {
       CHECK(EnvFlag(kVariable, true));
       CHECK_FALSE(EnvFlag(kVariable, false));
     });
@@ -108,7 +90,7 @@ TEST_CASE("flags and numbers that cannot be read are the default") {
   for (const char* text : {"", " ", "abc", "1,5", "0x10", "nan", "inf", "1e999", "0.5 ", "64MiB"}) {
     CAPTURE(text);
     const SetVariable set(text);
-    const std::string warning = Stderr([] { CHECK(EnvDouble(kVariable, 0.125) == 0.125); });
+    const std::string warning = StderrOf([] { CHECK(EnvDouble(kVariable, 0.125) == 0.125); });
     CHECK(warning.find(kVariable) != std::string::npos);
     CHECK(warning.find("0.125") != std::string::npos);
   }

@@ -387,9 +387,25 @@ TEST_CASE("bytes outside a buffer, and buffers of no bytes") {
   CHECK(packalloc_copyout(bytes.data(), buffer, 17) == PACKALLOC_OUT_OF_RANGE);
   CHECK(packalloc_offset(buffer, 1, 16, &view) == PACKALLOC_OUT_OF_RANGE);
   CHECK(packalloc_offset(buffer, 2, SIZE_MAX, &view) == PACKALLOC_OUT_OF_RANGE);
+  CHECK(packalloc_offset(buffer, SIZE_MAX - 4, 8, &view) == PACKALLOC_OUT_OF_RANGE);
   CHECK(view == nullptr);
+  REQUIRE(packalloc_offset(buffer, 8, 4, &view) == PACKALLOC_OK);
+  packalloc_buffer* inner = nullptr;
+  CHECK(packalloc_offset(view, 4, 6, &inner) == PACKALLOC_OUT_OF_RANGE);  // inside the buffer, not inside the view
+  CHECK(packalloc_copyin(view, bytes.data(), 9) == PACKALLOC_OUT_OF_RANGE);
+  REQUIRE(packalloc_offset(view, 0, 8, &inner) == PACKALLOC_OK);
+  CHECK(packalloc_free(inner) == PACKALLOC_OK);
+  CHECK(packalloc_free(view) == PACKALLOC_OK);
   CHECK(packalloc_free(buffer) == PACKALLOC_OK);
   packalloc_buffer* empty = cpu.Alloc(0);
+  packalloc_buffer* other = cpu.Alloc(0);
+  CHECK(empty != other);
+  CHECK(packalloc_copyin(empty, nullptr, 0) == PACKALLOC_OK);
+  CHECK(packalloc_copyout(nullptr, empty, 0) == PACKALLOC_OK);
+  CHECK(packalloc_transfer(empty, other, 0) == PACKALLOC_OK);
+  REQUIRE(packalloc_offset(empty, 0, 0, &view) == PACKALLOC_OK);
+  CHECK(packalloc_free(view) == PACKALLOC_OK);
+  CHECK(packalloc_free(other) == PACKALLOC_OK);
   packalloc_device_address address{1, 1};
   CHECK(packalloc_addr(empty, &address) == PACKALLOC_OK);
   CHECK(address.value == 0);

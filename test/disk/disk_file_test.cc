@@ -437,6 +437,47 @@ TEST_CASE("large staging slots lie in huge pages and are given back, also after 
   }
 }
 
+TEST_CASE("no memory for staging is one error; with some of it, and the next time, all is read") {
+  const TempDir dir;
+  const std::string bytes = TextPattern(3 * kMiB + 1);
+  const std::string path = dir.Write("f", bytes);
+  for (const Way& way : kWays) {
+    CAPTURE(way.name);
+    auto system = std::make_shared<FaultyDisk>();
+    way.set(*system);
+    std::shared_ptr<DiskFile> file = OpenFile(path, system);
+    for (const std::size_t slots : {0, 1}) {
+      std::string got(bytes.size(), '\0');
+      std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> memory;
+      StreamOptions options{.staging_bytes = 256 << 10};
+      std::size_t most = slots;
+      options.slot_memory = [&](std::size_t, std::size_t nbytes) -> absl::StatusOr<std::byte*> {
+        if (memory.size() == most) return absl::ResourceExhaustedError("no memory");
+        memory.emplace_back(static_cast<std::byte*>(std::aligned_alloc(4096, nbytes)), &std::free);
+        return memory.back().get();
+      };
+      options.deliver = [&](std::size_t, std::size_t at, absl::Span<const std::byte> part, std::size_t) {
+        std::memcpy(got.data() + at, part.data(), part.size());
+        return absl::OkStatus();
+      };
+      const auto read = [&](std::uint64_t offset, std::size_t nbytes) {
+        const StreamTarget target{file.get(), offset, nbytes, nullptr};
+        return StreamFromDisk(absl::MakeConstSpan(&target, 1), options);
+      };
+      if (slots == 0) {
+        CHECK(read(0, bytes.size()).code() == absl::StatusCode::kResourceExhausted);
+        most = 1;
+        CHECK(read(4095, 100).ok());
+        CHECK(got.substr(0, 100) == bytes.substr(4095, 100));
+        continue;
+      }
+      const absl::Status whole = read(0, bytes.size());
+      CHECK_MESSAGE(whole.ok(), whole.ToString());
+      CHECK((got == bytes));
+    }
+  }
+}
+
 TEST_CASE("an error or an exception of a delivery, and a cancellation, leave nothing in flight") {
   const TempDir dir;
   const std::string bytes = TextPattern(40 * kMiB);

@@ -92,6 +92,41 @@ TEST_CASE("Fallback keeps the contract: all from the second") {
       options);
 }
 
+TEST_CASE("no layer has an optional member that its record lacks, and none calls one") {
+  const TempDir dir;
+  const std::string file = dir.path() + "/trace.csv";
+  const MockOptions bare{
+      .absent = {Member::kOffset, Member::kTransfer, Member::kHostPtr, Member::kMemoryInfo, Member::kSynchronize}};
+  const std::map<std::string, std::function<absl::StatusOr<PackedAllocator>(const PackedAllocator&)>> layers = {
+      {"lru", [](const auto& record) { return Lru(record); }},
+      {"checked", [](const auto& record) { return Checked(record, {.stack_depth = 0}); }},
+      {"traced", [&file](const auto& record) { return Traced(record, {.file = file}); }},
+      {"counted", [](const auto& record) { return Counted(record); }},
+      {"failing", [](const auto& record) { return Failing(record); }},
+      {"limited", [](const auto& record) { return Limited(record, std::size_t{256} << 20); }},
+      {"fallback", [&bare](const auto& record) { return Fallback(record, *Pack(MockAllocator(bare))); }},
+  };
+  Skips skips;
+  for (const char* member : {"offset", "transfer", "copy_from_disk", "host_ptr", "memory_info"}) {
+    skips.merge(WithoutMember(member));
+  }
+  skips.merge(WithoutHooks());
+  for (const auto& entry : layers) {
+    const std::string layer = entry.first;
+    CAPTURE(layer);
+    const PackedAllocator over = *entry.second(*Pack(MockAllocator(bare)));
+    CHECK_FALSE(over.supports_offset());
+    CHECK_FALSE(over.supports_copy_from_disk());
+    CHECK_FALSE(over.supports_host_ptr());
+    // What these two make of what they know themselves.
+    if (layer != "fallback") CHECK_FALSE(over.supports_transfer());
+    if (layer != "limited") CHECK_FALSE(static_cast<bool>(over.record().memory_info));
+    ContractOptions options;
+    options.skips = skips;
+    RunContract([&] { return entry.second(*Pack(MockAllocator(bare))); }, options);
+  }
+}
+
 TEST_CASE("random stacks of layers keep the contract") {
   const TempDir dir;
   const std::uint64_t seed = std::random_device{}();
