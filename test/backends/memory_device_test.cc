@@ -1,6 +1,9 @@
-// What every device has to survive, on those that need no driver: CPU, MOCK, NULL, and one that lies behind C.
+// What every device has to survive, on those that need no driver: CPU, MOCK, NULL, one that lies behind C, and an
+// allocator of CANN.
 #include <doctest/doctest.h>
 
+#include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +13,7 @@
 #include "packalloc/backends/mock.h"
 #include "packalloc/backends/null.h"
 #include "packalloc/c_record.h"
+#include "packalloc/interop/acl_import.h"
 #include "packalloc/packed_allocator.h"
 #include "test/backends/device_cases.h"
 #include "test/backends/watched_device.h"
@@ -66,6 +70,18 @@ TEST_CASE("a device that lies behind C survives what every device has to") {
                    REQUIRE(ToC(mocks.Open(), &in_c).ok());
                    return *Pack(*FromC(in_c));
                  }).Device());
+}
+
+// By the four callbacks of CANN; a block is its own address.
+PackedAllocator OfCannCallbacks() {
+  const AclCallbacks heap{nullptr, [](void*, std::size_t nbytes) { return std::malloc(nbytes); },
+                          [](void*, std::size_t, void*) -> void* { return nullptr; },
+                          [](void*, void* block) { std::free(block); }, [](void* block) { return block; }};
+  return *Pack(*FromAclCallbacks(heap, *Pack(CpuAllocator())));
+}
+
+TEST_CASE("an allocator of CANN's callbacks survives what every device has to") {
+  RunDeviceCases(WatchedDevice(OfCannCallbacks).Device());
 }
 
 }  // namespace
