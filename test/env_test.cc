@@ -127,7 +127,7 @@ TEST_CASE("text for a terminal: control characters and what is not UTF-8 are esc
   CHECK(Printable("\xc2\x9b\xc2\xa0") == "\\xc2\\x9b\xc2\xa0");    // the control of one character, and a blank
   CHECK(Printable("\x9b\xff\xe2\x82") == "\\x9b\\xff\\xe2\\x82");  // of no character, or of half a one
   CHECK(Printable(Printable("\x1b")) == Printable("\x1b"));
-  const std::string warning = Stderr([] { WarnOnce("names \x1b[2J"); });
+  const std::string warning = StderrOf([] { WarnOnce("names \x1b[2J"); });
   CHECK(warning == "packalloc: warning: names \\x1b[2J\n");
 }
 
