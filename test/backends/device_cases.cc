@@ -23,7 +23,7 @@ bool ServesAnotherThread(const PackedAllocator& memory) {
 }
 
 PackedAllocator WithExceptions(const PackedAllocator& device, const std::shared_ptr<Throwing>& throwing) {
-  return Ok(ApplyLayer(device, [&throwing](AnyRecord inner) -> absl::StatusOr<AnyRecord> {
+  return Ok(ApplyLayer(device, [&throwing](const AnyRecord& inner) -> absl::StatusOr<AnyRecord> {
     AnyRecord outer = inner;
     outer.alloc = [alloc = inner.alloc, throwing](std::size_t nbytes, const BufferSpec& spec) {
       if (throwing->in_alloc) throw 42;
@@ -36,7 +36,7 @@ PackedAllocator WithExceptions(const PackedAllocator& device, const std::shared_
     outer.free = [free = inner.free, throwing](const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
       const bool throws = throwing->in_free > 0 && --throwing->in_free == 0;
       if (throws && !throwing->frees_all_the_same) throw 42;
-      const absl::Status freed = free(buf, nbytes, spec);
+      absl::Status freed = free(buf, nbytes, spec);
       if (throws) throw 42;
       return freed;
     };

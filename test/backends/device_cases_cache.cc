@@ -188,6 +188,7 @@ void ThreadsAndClearsOnASmallDevice(const DeviceUnderTest& device) {
     std::atomic<int> running{kThreads};
     std::atomic<int> failures{0}, foreign{0}, exhausted{0};
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
         std::mt19937 random(seed + static_cast<unsigned>(t));

@@ -70,40 +70,42 @@ void CopiesBetweenUnlikeDevices(const DeviceUnderTest& device) {
   for (const BufferRef& ref : {from, there, back, shorter, source, middle, end}) Free(ref.allocator, ref.buffer);
 }
 
-// By transfer, by Copy, and without transfer: as memmove.
+// By transfer, by Copy, and without transfer, in one chunk and in many: as memmove.
 void OverlappingCopiesAreMemmove(const DeviceUnderTest& device) {
-  std::string text(256, '\0');
-  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i);
   const PackedAllocator whole = device.open();
   AnyRecord record = whole.record();
   record.transfer = nullptr;
   const PackedAllocator bare = Ok(whole.WithRecord(record));
+  constexpr CopyOptions kChunks{.staging_bytes = 16 * kKiB};
   struct Move {
     std::size_t to, from, nbytes;
   };
-  for (const PackedAllocator& memory : {whole, bare}) {
-    const BufferRef base = Filled(memory, text);
-    for (const Move& move : {Move{16, 0, 128}, Move{0, 16, 128}, Move{0, 0, 256}}) {
-      const AnyBuf dest = Ok(memory.offset(base.buffer, move.nbytes, move.to));
-      const AnyBuf src = Ok(memory.offset(base.buffer, move.nbytes, move.from));
-      std::string moved = text;
-      std::memmove(moved.data() + move.to, moved.data() + move.from, move.nbytes);
-      const auto check = [&](const std::function<absl::Status()>& copy) {
-        Ok(memory.copyin(base.buffer, Bytes(text)));
-        Ok(copy());
-        CHECK(Holds(device, memory, base.buffer, moved));
-      };
-      check([&] { return Copy({memory, dest}, {memory, src}).status(); });
-      if (!memory.supports_transfer()) continue;
-      check([&] { return memory.transfer(dest, src, move.nbytes); });
-      // Between the buffer itself and its own view.
-      if (move.to == 0) check([&] { return memory.transfer(base.buffer, src, move.nbytes); });
-      if (move.from == 0) check([&] { return memory.transfer(dest, base.buffer, move.nbytes); });
+  for (const std::size_t scale : {1, 256}) {
+    const std::string text = TextPattern(256 * scale);
+    for (const PackedAllocator& memory : {whole, bare}) {
+      const BufferRef base = Filled(memory, text);
+      for (const Move& move : {Move{16 * scale, 0, 128 * scale}, Move{0, 16 * scale, 128 * scale}, Move{0, 0, 256}}) {
+        const AnyBuf dest = Ok(memory.offset(base.buffer, move.nbytes, move.to));
+        const AnyBuf src = Ok(memory.offset(base.buffer, move.nbytes, move.from));
+        std::string moved = text;
+        std::memmove(moved.data() + move.to, moved.data() + move.from, move.nbytes);
+        const auto check = [&](const std::function<absl::Status()>& copy) {
+          Ok(memory.copyin(base.buffer, Bytes(text)));
+          Ok(copy());
+          CHECK(Holds(device, memory, base.buffer, moved));
+        };
+        check([&] { return Copy({memory, dest}, {memory, src}, kChunks).status(); });
+        if (!memory.supports_transfer()) continue;
+        check([&] { return memory.transfer(dest, src, move.nbytes); });
+        // Between the buffer itself and its own view.
+        if (move.to == 0) check([&] { return memory.transfer(base.buffer, src, move.nbytes); });
+        if (move.from == 0) check([&] { return memory.transfer(dest, base.buffer, move.nbytes); });
+      }
+      const std::uint64_t calls = device.calls();
+      CHECK(Ok(Copy(base, base)).path == CopyPath::kNothing);
+      CHECK(device.calls() == calls);
+      Free(memory, base.buffer);
     }
-    const std::uint64_t calls = device.calls();
-    CHECK(Ok(Copy(base, base)).path == CopyPath::kNothing);
-    CHECK(device.calls() == calls);
-    Free(memory, base.buffer);
   }
 }
 

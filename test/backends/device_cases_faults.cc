@@ -327,6 +327,7 @@ void FailuresHalfWay(const DeviceUnderTest& device) {
     }
     {
       std::vector<Buffer> chunks;
+      chunks.reserve(3);
       for (int i = 0; i < 3; ++i) chunks.emplace_back(cached.memory, kChunk);
       Ok(chunks[0].Allocate());
       Ok(chunks[1].Allocate());

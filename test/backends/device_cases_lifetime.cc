@@ -225,7 +225,7 @@ void CopiesAreOneAndAMovedOneIsEmpty(const DeviceUnderTest& device) {
     PackedAllocator current;
   };
   const auto holder = std::make_shared<Holder>();
-  holder->current = Ok(ApplyLayer(device.open(), [&](AnyRecord inner) -> absl::StatusOr<AnyRecord> {
+  holder->current = Ok(ApplyLayer(device.open(), [&](const AnyRecord& inner) -> absl::StatusOr<AnyRecord> {
     AnyRecord outer = inner;
     outer.alloc = [inner, &device, weak = std::weak_ptr<Holder>(holder)](std::size_t nbytes, const BufferSpec& spec) {
       weak.lock()->current = device.open();
