@@ -46,7 +46,7 @@ class BufferTable {
   class alignas(64) Slot {
    public:
     bool empty() const { return buffers_.empty(); }
-    bool has_room() const { return buffers_.has_room(); }
+    bool is_ready() const { return in_order_ && buffers_.has_room(); }  // PushBytes may follow
     const AnyBuf& newest() { return buffers_.newest().buf; }
     std::uint64_t last_used() const { return last_used_; }
 
@@ -87,8 +87,11 @@ class BufferTable {
 
   // Keeps `buf` as the newest of a slot that has room.
   void Push(Slot& slot, AnyBuf&& buf, std::uint64_t stamp) { slot.buffers_.Push(std::move(buf), Use(slot, stamp)); }
-  // The same with a handle that copies_as_bytes, which is copied without its stamps.
-  void PushBytes(Slot& slot, const AnyBuf& buf, std::uint64_t stamp) { slot.buffers_.PushBytes(buf, Use(slot, stamp)); }
+  // The same with a handle that copies_as_bytes, which is copied without its stamps, to a slot that is ready.
+  void PushBytes(Slot& slot, const AnyBuf& buf, std::uint64_t stamp) {
+    slot.last_used_ = stamp;
+    slot.buffers_.PushBytes(buf, order_.PriorityOf(slot.weight_, stamp));
+  }
 
   // Takes the newest of a slot that is not empty.
   AnyBuf PopNewest(Slot& slot, std::uint64_t stamp) {
@@ -163,8 +166,7 @@ class BufferTable {
   Priority Use(Slot& slot, std::uint64_t stamp) {
     const Priority priority = order_.PriorityOf(slot.weight_, stamp);
     slot.last_used_ = stamp;
-    if (!slot.in_order_) [[unlikely]]
-      Enqueue(slot, priority);
+    if (!slot.in_order_) Enqueue(slot, priority);
     return priority;
   }
 

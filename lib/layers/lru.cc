@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "lib/env.h"
 #include "lib/layers/lru_cache.h"
 #include "lib/layers/stack_rules.h"
 
@@ -40,8 +39,7 @@ absl::StatusOr<AnyRecord> LruLayer(AnyRecord inner, const LruOptions& options) {
     return absl::InvalidArgumentError(
         "Lru over Fallback: the cache would serve the fallback's memory for ever; give each of the two its own cache");
   }
-  AnyRecord layered = LruCache::Over(std::move(inner), options, /*keep=*/EnvFlag("LRU", true),
-                                     /*check=*/options.check_frees.value_or(kDebugBuild));
+  AnyRecord layered = LruCache::Over(std::move(inner), options, /*check=*/options.check_frees.value_or(kDebugBuild));
   MarkLayer(layered, "lru");
   return layered;
 }

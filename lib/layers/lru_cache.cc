@@ -9,13 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "lib/checks.h"
-#include "lib/thread_number.h"
+#include "lib/env.h"
 
 namespace packalloc {
 namespace {
 
 constexpr std::size_t kMostBytes = std::numeric_limits<std::ptrdiff_t>::max();
-constexpr std::uint64_t kClockStep = 256;  // uses between two writes of the shared clock by one shard
 
 }  // namespace
 
@@ -121,6 +120,7 @@ class LruCache::AllLocked {
       const bool rest = &shard == home_;
       shard.floor = shard.cached_bytes - below / used_ - (rest ? below % used_ : 0);
       shard.ceiling = shard.cached_bytes + above / used_ + (rest ? above % used_ : 0);
+      if (cache_.frees_are_slow_) shard.ceiling = std::numeric_limits<std::int64_t>::min();
       shard.clock = clock_;
       shard.table.Advance(rank_);
     }
@@ -151,65 +151,39 @@ struct LruCache::Released {
   absl::Status first_failure;
 };
 
-// Numbers are not reused, so that a thread does not get the shard of one that is still there before sixteen have come.
-inline LruCache::Shard& LruCache::Home() { return shards_[ThreadNumber() % kShards]; }
-
-inline std::uint64_t LruCache::Tick(Shard& shard) {
-  const std::uint64_t shared = shared_clock_.load(std::memory_order_relaxed);
-  shard.clock = std::max(shard.clock, shared) + 1;
-  if (shard.clock - shared >= kClockStep) [[unlikely]]
-    shared_clock_.store(shard.clock, std::memory_order_relaxed);
-  return shard.clock;
-}
-
+// In both the home shard comes first, as finding it is a call where the library may be a shared one; then nothing is
+// called but, at the end, what does the rest. So there is little in registers that must be saved.
 [[gnu::always_inline]] inline absl::StatusOr<AnyBuf> LruCache::Alloc(std::size_t nbytes, const BufferSpec& spec) {
-  // 0 - 1 wraps: one comparison finds zero and too many.
-  if (nbytes - 1 >= max_kept_bytes_ || spec.alignment != 0 || PassesThrough(spec)) [[unlikely]]
-    return AllocUncommon(nbytes, spec);
-  const std::size_t class_bytes = classes_.Of(nbytes);
-  if (class_bytes == 0) [[unlikely]]
-    return AllocUncommon(nbytes, spec);
-  const BufferKey key(class_bytes, spec);
   Shard& home = Home();
-  {
-    std::lock_guard lock(home.lock);
-    BufferTable::Slot* slot = home.table.Find(key);
-    const std::int64_t rest = home.cached_bytes - static_cast<std::int64_t>(key.nbytes);
-    if (slot != nullptr && !slot->empty() && rest >= home.floor && slot->newest().copies_as_bytes()) [[likely]] {
-      home.cached_bytes = rest;
-      ++home.hits;
-      // Made where the caller wants it, before the lock is released.
-      return absl::StatusOr<AnyBuf>(absl::in_place, home.table.DropNewestBytes(*slot, home.clock),
-                                    internal::Unstamped{});
+  // 0 - 1 wraps: one comparison finds zero and too many.
+  if (nbytes - 1 < max_kept_bytes_ && spec.alignment == 0 && !PassesThrough(spec)) [[likely]] {
+    const BufferKey key(classes_.Of(nbytes), spec);  // of a class that overflows, 0, there is none
+    if (const std::unique_lock lock(home.lock, std::try_to_lock); lock) [[likely]] {
+      if (BufferTable::Slot* slot = FindHit(home, key)) [[likely]] {
+        // Made where the caller wants it, before the lock is released.
+        return absl::StatusOr<AnyBuf>(absl::in_place, TakeHit(home, *slot, key), internal::Unstamped{});
+      }
     }
   }
-  return AllocSlow(key, spec);
+  return AllocUncommon(nbytes, spec);
 }
 
 [[gnu::always_inline]] inline absl::Status LruCache::Free(const AnyBuf& buf, std::size_t nbytes,
                                                           const BufferSpec& spec) {
-  if (nbytes == 0 || PassesThrough(spec)) [[unlikely]]
-    return FreeInner(buf, nbytes, spec, /*eviction=*/false);
-  const BufferKey key(classes_.Of(nbytes), spec);
-  if (buf.copies_as_bytes()) [[likely]] {
-    Shard& home = Home();
-    std::lock_guard lock(home.lock);
-    const std::int64_t sum = home.cached_bytes + static_cast<std::int64_t>(key.nbytes);
-    BufferTable::Slot* slot = home.table.Find(key);
-    if (slot != nullptr && slot->has_room() && sum <= home.ceiling) [[likely]] {
-      home.table.PushBytes(*slot, buf, Tick(home));
-      home.cached_bytes = sum;
+  Shard& home = Home();
+  if (nbytes != 0 && !PassesThrough(spec) && buf.copies_as_bytes()) [[likely]] {
+    const BufferKey key(classes_.Of(nbytes), spec);
+    const std::unique_lock lock(home.lock, std::try_to_lock);
+    if (lock && KeepAtHome(home, buf, key)) [[likely]]
       return absl::OkStatus();
-    }
   }
-  return FreeSlow(buf, nbytes, key, spec);
+  return FreeUncommon(buf, nbytes, spec);
 }
 
 // Here and not in lru.cc, so that Alloc and Free are part of what the record calls.
-AnyRecord LruCache::Over(AnyRecord record, const LruOptions& options, bool keep, bool check) {
+AnyRecord LruCache::Over(AnyRecord record, const LruOptions& options, bool check) {
   AnyRecord layered = record;
-  std::shared_ptr<LruCache> cache(new LruCache(std::move(record), options, keep));
-  cache->group_->Join(cache);
+  std::shared_ptr<LruCache> cache = Make(std::move(record), options);
   using Spec = BufferSpec;
   const auto alloc = [](void* self, std::size_t nbytes, const Spec& spec) {
     return static_cast<LruCache*>(self)->Alloc(nbytes, spec);
@@ -229,6 +203,12 @@ AnyRecord LruCache::Over(AnyRecord record, const LruOptions& options, bool keep,
   return layered;
 }
 
+std::shared_ptr<LruCache> LruCache::Make(AnyRecord record, const LruOptions& options) {
+  std::shared_ptr<LruCache> cache(new LruCache(std::move(record), options, /*keep=*/EnvFlag("LRU", true)));
+  cache->group_->Join(cache);
+  return cache;
+}
+
 LruCache::LruCache(AnyRecord inner, const LruOptions& options, bool keep)
     : inner_(std::move(inner)),
       max_alloc_bytes_(std::min(inner_.traits.max_alloc_bytes, kMostBytes)),
@@ -242,7 +222,7 @@ LruCache::LruCache(AnyRecord inner, const LruOptions& options, bool keep)
 }
 
 LruCache::~LruCache() {
-  ReleaseWhile([](const Released&, std::int64_t) { return true; }, /*flush=*/false);
+  ReleaseCached();
   EndForkGuard(this);
 }
 
@@ -263,7 +243,14 @@ absl::StatusOr<AnyBuf> LruCache::AllocUncommon(std::size_t nbytes, const BufferS
 }
 
 absl::StatusOr<AnyBuf> LruCache::AllocSlow(const BufferKey& key, const BufferSpec& spec) {
-  std::optional<AnyBuf> hit = AllLocked(*this, &Home()).Take(key);
+  Shard& home = Home();
+  {
+    const std::lock_guard lock(home.lock);  // which another thread may have had before
+    if (BufferTable::Slot* slot = FindHit(home, key)) {
+      return absl::StatusOr<AnyBuf>(absl::in_place, TakeHit(home, *slot, key), internal::Unstamped{});
+    }
+  }
+  std::optional<AnyBuf> hit = AllLocked(*this, &home).Take(key);
   if (hit) return *std::move(hit);
   return AllocInner(key.nbytes, spec, &key);
 }
@@ -306,8 +293,17 @@ absl::StatusOr<AnyBuf> LruCache::AllocAfterReclaim(std::size_t nbytes, const Buf
                                                    " cached: ", exhausted.message()));
 }
 
-absl::Status LruCache::FreeSlow(const AnyBuf& buf, std::size_t nbytes, const BufferKey& key, const BufferSpec& spec) {
-  if (!keep_) return FreeInner(buf, nbytes, spec, /*eviction=*/false);
+absl::Status LruCache::FreeUncommon(const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
+  if (!keep_ || nbytes == 0 || PassesThrough(spec)) return FreeInner(buf, nbytes, spec, /*eviction=*/false);
+  return FreeSlow(buf, BufferKey(classes_.Of(nbytes), spec), spec);
+}
+
+absl::Status LruCache::FreeSlow(const AnyBuf& buf, const BufferKey& key, const BufferSpec& spec) {
+  Shard& home = Home();
+  if (buf.copies_as_bytes()) {
+    const std::lock_guard lock(home.lock);  // which another thread may have had before
+    if (KeepAtHome(home, buf, key)) return absl::OkStatus();
+  }
   const auto bytes = static_cast<std::int64_t>(key.nbytes);
   if (key.nbytes > static_cast<std::uint64_t>(max_bytes_)) return FreeInner(buf, key.nbytes, spec, /*eviction=*/true);
   AnyBuf copy(buf);
@@ -316,7 +312,7 @@ absl::Status LruCache::FreeSlow(const AnyBuf& buf, std::size_t nbytes, const Buf
     bool fits = false;
     bool kept = false;
     {
-      AllLocked all(*this, &Home());
+      AllLocked all(*this, &home);
       while (!(fits = all.cached() + bytes <= max_bytes_) && !victims.full()) {
         victims.evicted[victims.count++] = all.TakeLowest();
         ++evictions_;
@@ -393,6 +389,21 @@ LruCache::Released LruCache::ReleaseWhile(More more, bool flush) {
     }
     Release(victims, released);
   }
+}
+
+void LruCache::ReleaseCached() noexcept {
+  ReleaseWhile([](const Released&, std::int64_t) { return true; }, /*flush=*/false);
+}
+
+void LruCache::EndTryFree() {
+  const AllLocked all(*this, nullptr);
+  frees_are_slow_ = true;
+}
+
+bool LruCache::idle() const {
+  auto& self = const_cast<LruCache&>(*this);  // taking the locks changes nothing that can be seen
+  const AllLocked all(self, nullptr);
+  return held_bytes_ == all.cached();
 }
 
 std::size_t LruCache::Reclaim(std::size_t nbytes) noexcept {

@@ -11,8 +11,9 @@ namespace packalloc {
 // A spinlock: held for some dozen instructions, where locking and unlocking a std::mutex costs more than the work.
 class ShardLock {
  public:
+  bool try_lock() { return !locked_.exchange(true, std::memory_order_acquire); }
   void lock() {
-    while (locked_.exchange(true, std::memory_order_acquire)) [[unlikely]] {
+    while (!try_lock()) [[unlikely]] {
         for (int i = 0; i < kSpins && locked_.load(std::memory_order_relaxed); ++i) Pause();
         if (locked_.load(std::memory_order_relaxed)) sched_yield();
       }
