@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <string>
 
@@ -14,34 +15,41 @@
 namespace packalloc {
 namespace {
 
+// Numbers of bits, each a bit of its own, so that asking for one is a look-up.
+using Widths = std::array<std::uint64_t, 4>;
+constexpr Widths Bits(std::initializer_list<unsigned> allowed) {
+  Widths widths{};
+  for (const unsigned bits : allowed) widths[bits / 64] |= std::uint64_t{1} << (bits % 64);
+  return widths;
+}
+
 struct Kind {
   absl::string_view name;
   bool name_has_bits;
-  bool (*allows)(int bits);
+  Widths widths;
+  bool Allows(std::uint8_t bits) const { return (widths[bits / 64] >> (bits % 64) & 1) != 0; }
 };
 
-constexpr auto kEight = [](int bits) { return bits == 8; };
-constexpr auto kSix = [](int bits) { return bits == 6; };
 // By code.
 constexpr std::array<Kind, 18> kKinds = {{
-    {"int", false, [](int bits) { return std::has_single_bit(unsigned(bits)) && bits <= 128; }},
-    {"uint", false, [](int bits) { return std::has_single_bit(unsigned(bits)) && bits <= 128; }},
-    {"float", false, [](int b) { return b == 16 || b == 32 || b == 64 || b == 80 || b == 96 || b == 128; }},
-    {"handle", false, [](int bits) { return bits == 32 || bits == 64; }},
-    {"bfloat", false, [](int bits) { return bits == 16; }},
-    {"complex", false, [](int bits) { return bits == 32 || bits == 64 || bits == 128; }},
-    {"bool", true, kEight},
-    {"float8_e3m4", true, kEight},
-    {"float8_e4m3", true, kEight},
-    {"float8_e4m3b11fnuz", true, kEight},
-    {"float8_e4m3fn", true, kEight},
-    {"float8_e4m3fnuz", true, kEight},
-    {"float8_e5m2", true, kEight},
-    {"float8_e5m2fnuz", true, kEight},
-    {"float8_e8m0fnu", true, kEight},
-    {"float6_e2m3fn", true, kSix},
-    {"float6_e3m2fn", true, kSix},
-    {"float4_e2m1fn", true, [](int bits) { return bits == 4; }},
+    {"int", false, Bits({1, 2, 4, 8, 16, 32, 64, 128})},
+    {"uint", false, Bits({1, 2, 4, 8, 16, 32, 64, 128})},
+    {"float", false, Bits({16, 32, 64, 80, 96, 128})},
+    {"handle", false, Bits({32, 64})},
+    {"bfloat", false, Bits({16})},
+    {"complex", false, Bits({32, 64, 128})},
+    {"bool", true, Bits({8})},
+    {"float8_e3m4", true, Bits({8})},
+    {"float8_e4m3", true, Bits({8})},
+    {"float8_e4m3b11fnuz", true, Bits({8})},
+    {"float8_e4m3fn", true, Bits({8})},
+    {"float8_e4m3fnuz", true, Bits({8})},
+    {"float8_e5m2", true, Bits({8})},
+    {"float8_e5m2fnuz", true, Bits({8})},
+    {"float8_e8m0fnu", true, Bits({8})},
+    {"float6_e2m3fn", true, Bits({6})},
+    {"float6_e3m2fn", true, Bits({6})},
+    {"float4_e2m1fn", true, Bits({4})},
 }};
 
 absl::Status TooLarge(absl::Span<const std::int64_t> shape, absl::string_view what) {
@@ -65,7 +73,7 @@ absl::Status ValidateDataType(DataType dtype) {
         absl::StrCat("data type code ", int{dtype.code}, " is not one of DLPack's 0 to ", kKinds.size() - 1));
   }
   const Kind& kind = kKinds[dtype.code];
-  if (!kind.allows(dtype.bits)) {
+  if (!kind.Allows(dtype.bits)) {
     return absl::InvalidArgumentError(
         absl::StrCat("data type ", kind.name, " (code ", int{dtype.code}, ") cannot have ", int{dtype.bits}, " bits"));
   }
@@ -78,7 +86,7 @@ absl::Status ValidateDataType(DataType dtype) {
 namespace {
 
 bool IsValid(DataType dtype) {
-  return dtype.code < kKinds.size() && kKinds[dtype.code].allows(dtype.bits) && dtype.lanes != 0;
+  return dtype.code < kKinds.size() && kKinds[dtype.code].Allows(dtype.bits) && dtype.lanes != 0;
 }
 
 // Negative where a dimension is negative or the product is above INT64_MAX. (A std::optional is written in two parts
