@@ -27,8 +27,7 @@ void DropUser(TensorBacking* backing) noexcept {
     delete backing;
     return;
   }
-  const std::shared_ptr<BackingHome> home = std::move(backing->home);
-  home->TakeBack(backing);
+  backing->home->TakeBack(backing);
 }
 
 absl::StatusOr<std::unique_ptr<TensorBacking>> NewBacking(Buffer buffer) {
@@ -59,13 +58,19 @@ absl::Status BeyondCapacity(const Tensor& tensor, std::size_t byte_offset, std::
 
 }  // namespace
 
-// In one go: zeroing all of it first takes longer than everything else here.
+// Each member by itself: an aggregate is zeroed whole first, and a loop over so few dimensions becomes a call of
+// memcpy; either takes longer than all the rest.
+Tensor::Fields::Fields(std::size_t bytes, absl::Span<const std::int64_t> dimensions, DlDevice on, DataType type,
+                       SubByte packing)
+    : nbytes(bytes), ndim(dimensions.size()), device(on), dtype(type), sub_byte(packing) {
+  const auto at = [dimensions](std::size_t i) { return i < dimensions.size() ? dimensions[i] : 0; };
+  shape = {at(0), at(1), at(2), at(3)};
+}
+
 Tensor::Tensor(Key, absl::Span<const std::int64_t> shape, DataType dtype, DlDevice device, SubByte sub_byte,
                std::size_t nbytes)
-    : fields_{.nbytes = nbytes, .ndim = shape.size(), .device = device, .dtype = dtype, .sub_byte = sub_byte} {
-  if (shape.size() <= fields_.shape.size()) {
-    for (std::size_t i = 0; i < shape.size(); ++i) fields_.shape[i] = shape[i];
-  } else {
+    : fields_(nbytes, shape, device, dtype, sub_byte) {
+  if (shape.size() > fields_.shape.size()) {
     const std::shared_ptr<std::int64_t[]> copy(new std::int64_t[shape.size()]);
     std::copy(shape.begin(), shape.end(), copy.get());
     long_shape_ = copy;

@@ -8,11 +8,14 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "lib/layers/buffer_table.h"
 #include "packalloc/buffer.h"
 #include "packalloc/packed_allocator.h"
 #include "packalloc/tensor/tensor.h"
 
 namespace packalloc {
+
+class LruCache;
 
 namespace internal {
 
@@ -28,11 +31,10 @@ struct TensorBacking {
   Buffer buffer;
   DeviceAddress address;
   bool address_is_pointer = true;
-  // While it is out of a pool: the pool, kept alive, and what it was asked for. Else null.
+  // Of a pool's, cached or in use: the pool, kept alive, its cache, and what the cache finds it by. Else null.
   std::shared_ptr<BackingHome> home;
-  std::size_t pooled_bytes = 0;
-  std::size_t pooled_alignment = 0;
-  std::uint32_t device_index = 0;
+  LruCache* cache = nullptr;
+  BufferKey key;
 };
 
 // Over the whole of `buffer`, which is allocated if it was not.

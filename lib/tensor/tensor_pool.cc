@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lib/checked_math.h"
+#include "lib/layers/lru_cache.h"
 #include "lib/tensor/tensor_backing.h"
 
 namespace packalloc {
@@ -18,8 +19,9 @@ using internal::TensorBacking;
 
 using AllocBacking = std::function<absl::StatusOr<Buffer>(std::size_t, std::size_t, DlDevice)>;
 
-absl::Status CheckScope(std::string_view mem_scope) {
-  if (mem_scope == "global" || mem_scope.empty()) return absl::OkStatus();
+bool IsGlobal(std::string_view mem_scope) { return mem_scope == "global" || mem_scope.empty(); }
+
+absl::Status NotGlobal(std::string_view mem_scope) {
   return absl::InvalidArgumentError(
       absl::StrCat("a TensorPool has memory of scope \"global\" only, not \"", std::string(mem_scope), "\""));
 }
@@ -35,11 +37,20 @@ struct Allocating {
   const Allocating* const outer;
 };
 constinit thread_local const Allocating* innermost = nullptr;
+// Of all threads, for a hit to ask first: a thread's own variable takes a call where the library is a shared one.
+constinit std::atomic<int> allocating{0};
 
-Allocating::Allocating(const void* of) : pool(of), outer(std::exchange(innermost, this)) {}
-Allocating::~Allocating() { innermost = outer; }
+Allocating::Allocating(const void* of) : pool(of), outer(std::exchange(innermost, this)) {
+  allocating.fetch_add(1, std::memory_order_relaxed);
+}
+Allocating::~Allocating() {
+  innermost = outer;
+  allocating.fetch_sub(1, std::memory_order_relaxed);
+}
 
 bool IsAllocating(const void* pool) {
+  if (allocating.load(std::memory_order_relaxed) == 0) [[likely]]
+    return false;
   for (const Allocating* at = innermost; at != nullptr; at = at->outer) {
     if (at->pool == pool) return true;
   }
@@ -62,18 +73,17 @@ absl::StatusOr<std::unique_ptr<TensorBacking>> Fresh(const AllocBacking& alloc_b
   return backing;
 }
 
-// A cache of backings: an Lru over a record whose handles they are. The spec's alignment 0 stands for `alignment`.
-absl::StatusOr<AnyRecord> BackingCache(const TensorPoolDevice& device, const TensorPoolOptions& options,
+// A cache of backings. The spec's alignment 0 stands for the pool's.
+std::shared_ptr<LruCache> BackingCache(const TensorPoolDevice& device, const TensorPoolOptions& options,
                                        std::shared_ptr<const AllocBacking> alloc_backing, const void* pool) {
   Allocator<TensorBacking*> record;
   const AllocatorTraits& traits = device.allocator.traits();
   record.traits.name = absl::StrCat("the tensor pool of ", traits.name);
   record.traits.memory_domain = traits.memory_domain;
   record.traits.max_alloc_bytes = traits.max_alloc_bytes;
-  record.traits.address_is_pointer = traits.address_is_pointer;
   record.alloc = [alloc_backing = std::move(alloc_backing), alignment = options.alignment, dl = device.device, pool](
                      std::size_t nbytes, const BufferSpec& spec) -> absl::StatusOr<TensorBacking*> {
-    const Allocating allocating(pool);
+    const Allocating inside(pool);
     absl::StatusOr<std::unique_ptr<TensorBacking>> backing =
         Fresh(*alloc_backing, nbytes, spec.alignment == 0 ? alignment : spec.alignment, dl);
     if (!backing.ok()) return backing.status();
@@ -83,13 +93,9 @@ absl::StatusOr<AnyRecord> BackingCache(const TensorPoolDevice& device, const Ten
     delete backing;
     return absl::OkStatus();
   };
-  record.addr = [](TensorBacking* const& backing) { return backing->address; };
-  const auto no_copies = [] { return absl::UnimplementedError("a tensor pool's cache copies nothing"); };
-  record.copyin = [no_copies](TensorBacking* const&, absl::Span<const std::byte>) { return no_copies(); };
-  record.copyout = [no_copies](absl::Span<std::byte>, TensorBacking* const&) { return no_copies(); };
   record.synchronize = [allocator = device.allocator] { return allocator.synchronize(); };
-  return LruLayer(Erase(std::make_shared<const Allocator<TensorBacking*>>(std::move(record))),
-                  {.max_bytes = options.max_cached_bytes, .policy = options.policy});
+  return LruCache::Make(Erase(std::make_shared<const Allocator<TensorBacking*>>(std::move(record))),
+                        {.max_bytes = options.max_cached_bytes, .policy = options.policy});
 }
 
 }  // namespace
@@ -117,21 +123,17 @@ class TensorPool::State final : public internal::BackingHome, public std::enable
     }
     const auto shared_alloc = std::make_shared<const AllocBacking>(std::move(alloc_backing));
     for (const TensorPoolDevice& device : *all) {
-      absl::StatusOr<AnyRecord> cache = BackingCache(device, options, shared_alloc, state.get());
-      if (!cache.ok()) return cache.status();
-      std::shared_ptr<LruControl> control = Find<LruControl>(*cache);
-      state->devices_.push_back({device.device, *std::move(cache), std::move(control)});
+      state->devices_.push_back({device.device, BackingCache(device, options, shared_alloc, state.get())});
     }
     state->made_.store(true, std::memory_order_release);
     return state;
   }
 
   // What a call of the pool does: the replacement where there is one.
-  static absl::StatusOr<Tensor> CallEmpty(const std::shared_ptr<State>& self, absl::Span<const std::int64_t> shape,
-                                          DataType dtype, const std::optional<DlDevice>& device,
-                                          std::string_view mem_scope) {
-    const DlDevice on = device ? *device : self->devices_.front().device;
-    return self->empty_ ? self->empty_(shape, dtype, on, mem_scope) : Empty(self, shape, dtype, on, mem_scope);
+  absl::StatusOr<Tensor> CallEmpty(absl::Span<const std::int64_t> shape, DataType dtype,
+                                   const std::optional<DlDevice>& device, const std::string_view& mem_scope) {
+    const DlDevice on = device ? *device : devices_.front().device;
+    return empty_ ? empty_(shape, dtype, on, mem_scope) : Empty(shape, dtype, on, mem_scope);
   }
   absl::StatusOr<Tensor> CallCreateView(const Tensor& backing, absl::Span<const std::int64_t> shape, DataType dtype,
                                         std::size_t byte_offset, std::string_view mem_scope) {
@@ -141,14 +143,14 @@ class TensorPool::State final : public internal::BackingHome, public std::enable
 
   absl::Status Clear() {
     absl::Status first;
-    for (const Device& device : devices_) first.Update(device.control->Clear());
+    for (const Device& device : devices_) first.Update(device.cache->Clear());
     return first;
   }
 
   std::size_t UsedMemory() const {
     std::size_t sum = 0;
     for (const Device& device : devices_) {
-      const LruStats stats = device.control->stats();
+      const LruStats stats = device.cache->stats();
       sum += stats.cached_bytes + stats.in_use_bytes;
     }
     return sum;
@@ -156,30 +158,50 @@ class TensorPool::State final : public internal::BackingHome, public std::enable
 
   std::shared_ptr<LruControl> Cache(const std::optional<DlDevice>& device) const {
     for (const Device& have : devices_) {
-      if (!device || have.device == *device) return have.control;
+      if (!device || have.device == *device) return have.cache;
     }
     return nullptr;
   }
 
   std::size_t page_size() const { return page_size_; }
 
+  // The last copy of the pool is gone.
+  void Retire() noexcept {
+    for (const Device& device : devices_) device.cache->EndTryFree();
+    retired_.store(true);
+    ReleaseIfIdle();
+  }
+
   void TakeBack(TensorBacking* backing) noexcept override {
-    const std::size_t nbytes = backing->pooled_bytes;
-    const BufferSpec spec{.alignment = backing->pooled_alignment};
-    const AnyRecord& cache = devices_[backing->device_index].cache;
-    try {
-      cache.free(AnyBuf(std::in_place_type<TensorBacking*>, backing, nbytes), nbytes, spec).IgnoreError();
-    } catch (...) {
-      // Only where the cache found no memory to note it: the backing is lost to the pool, and nobody can be told.
-    }
+    const AnyBuf buf(std::in_place_type<TensorBacking*>, backing, backing->key.nbytes);
+    if (backing->cache->TryFree(buf, backing->key)) [[likely]]
+      return;  // and the pool may be gone
+    TakeBackSlow(backing, buf);
   }
 
  private:
   struct Device {
     DlDevice device;
-    AnyRecord cache;  // its handles are TensorBacking*
-    std::shared_ptr<LruControl> control;
+    std::shared_ptr<LruCache> cache;  // its handles are TensorBacking*
   };
+
+  void TakeBackSlow(TensorBacking* backing, const AnyBuf& buf) noexcept {
+    const std::shared_ptr<BackingHome> keep = backing->home;
+    try {
+      backing->cache->FreeUncommon(buf, backing->key.nbytes, backing->key.ToSpec()).IgnoreError();
+    } catch (...) {
+      // Only where the cache found no memory to note it: the backing is lost to the pool, and nobody can be told.
+    }
+    if (retired_.load()) ReleaseIfIdle();
+  }
+
+  // What is cached keeps the pool; it goes where no tensor is left to do so. Whoever gives the last one back sees that
+  // it was the last: each first frees and then looks, and both under the cache's locks.
+  void ReleaseIfIdle() noexcept {
+    const auto idle = [](const Device& device) { return device.cache->idle(); };
+    if (!std::all_of(devices_.begin(), devices_.end(), idle)) return;
+    for (const Device& device : devices_) device.cache->ReleaseCached();
+  }
 
   static absl::StatusOr<Buffer> AllocOn(const std::vector<TensorPoolDevice>& all, std::size_t nbytes,
                                         std::size_t alignment, DlDevice device) {
@@ -213,7 +235,7 @@ class TensorPool::State final : public internal::BackingHome, public std::enable
         return absl::FailedPreconditionError(
             "the TensorPool is still being made: it has tensors once Make has returned");
       }
-      return Empty(state, shape, dtype, device, mem_scope);
+      return state->Empty(shape, dtype, device, mem_scope);
     };
     own.create_view = [](const Tensor& backing, absl::Span<const std::int64_t> shape, DataType dtype,
                          std::size_t byte_offset, std::string_view mem_scope) {
@@ -229,54 +251,68 @@ class TensorPool::State final : public internal::BackingHome, public std::enable
         absl::StrJoin(devices_, ", ", [](std::string* out, const Device& d) { *out += ToString(d.device); })));
   }
 
-  std::size_t IndexOf(DlDevice device) const {
-    std::size_t index = 0;
-    while (index < devices_.size() && !(devices_[index].device == device)) ++index;
-    return index;
+  LruCache* CacheOf(DlDevice device) const {
+    for (const Device& have : devices_) {
+      if (have.device == device) return have.cache.get();
+    }
+    return nullptr;
   }
 
-  static absl::StatusOr<Tensor> Empty(const std::shared_ptr<State>& self, absl::Span<const std::int64_t> shape,
-                                      DataType dtype, DlDevice device, std::string_view mem_scope) {
+  // The scope by reference: copied on, its two words are read as one, for which a processor waits.
+  absl::StatusOr<Tensor> Empty(absl::Span<const std::int64_t> shape, DataType dtype, DlDevice device,
+                               const std::string_view& mem_scope) {
     // One result, returned by name on every path: a second one would be moved.
     absl::StatusOr<Tensor> tensor = TensorAccess::Describe(shape, dtype, device);
     if (!tensor.ok()) return tensor;
-    const std::size_t index = self->IndexOf(device);
-    absl::Status problem = CheckScope(mem_scope);
-    if (index == self->devices_.size()) problem.Update(self->NoSuchDevice(device));
-    if (problem.ok() && tensor->nbytes() != 0) problem = self->TakeMemory(*tensor, index, self);
+    LruCache* const cache = CacheOf(device);
+    absl::Status problem = !IsGlobal(mem_scope)    ? NotGlobal(mem_scope)
+                           : cache == nullptr      ? NoSuchDevice(device)
+                           : tensor->nbytes() != 0 ? TakeMemory(*tensor, *cache)
+                                                   : absl::OkStatus();
     if (!problem.ok()) tensor = std::move(problem);
     return tensor;
   }
 
-  absl::Status TakeMemory(Tensor& tensor, std::size_t index, const std::shared_ptr<State>& self) {
-    // Cannot wrap: nbytes is at most PTRDIFF_MAX and the page size a power of two.
-    const std::size_t rounded = (tensor.nbytes() + page_size_ - 1) & ~(page_size_ - 1);
+  absl::Status TakeMemory(Tensor& tensor, LruCache& cache) {
     const std::size_t element_bytes = (std::size_t{tensor.dtype().bits} * tensor.dtype().lanes + 7) / 8;
-    BufferSpec spec;
-    if (element_bytes > alignment_) spec.alignment = std::min(std::bit_ceil(element_bytes), kMaxAlignment);
-    if (innermost != nullptr && IsAllocating(this)) {
-      const std::size_t alignment = spec.alignment == 0 ? alignment_ : spec.alignment;
-      absl::StatusOr<std::unique_ptr<TensorBacking>> unpooled =
-          Fresh(own_alloc_backing_, rounded, alignment, tensor.device());
-      if (!unpooled.ok()) return unpooled.status();
-      TensorAccess::Place(tensor, BackingShare(unpooled->release()), 0, rounded);
-      return absl::OkStatus();
+    const std::size_t alignment =
+        element_bytes > alignment_ ? std::min(std::bit_ceil(element_bytes), kMaxAlignment) : 0;  // 0: alignment_
+    // Cannot wrap: nbytes is at most PTRDIFF_MAX and the page size a power of two.
+    const BufferKey key((tensor.nbytes() + page_size_ - 1) & ~(page_size_ - 1), {.alignment = alignment});
+    TensorBacking* backing = IsAllocating(this) ? nullptr : cache.TryAlloc<TensorBacking>(key);
+    if (backing == nullptr) [[unlikely]] {
+      absl::StatusOr<TensorBacking*> made = MakeBacking(cache, key, tensor.device());
+      if (!made.ok()) return std::move(made).status();
+      backing = *made;
     }
-    absl::StatusOr<AnyBuf> lease = devices_[index].cache.alloc(rounded, spec);
-    if (!lease.ok()) return std::move(lease).status();
-    TensorBacking* const backing = *lease->get<TensorBacking*>();
     backing->users.store(1, std::memory_order_relaxed);
-    backing->pooled_bytes = rounded;
-    backing->pooled_alignment = spec.alignment;
-    backing->device_index = static_cast<std::uint32_t>(index);
-    backing->home = self;
-    TensorAccess::Place(tensor, BackingShare(backing), 0, rounded);
+    TensorAccess::Place(tensor, BackingShare(backing), 0, key.nbytes);
     return absl::OkStatus();
+  }
+
+  // Also one that is cached, where TryAlloc could not take it.
+  absl::StatusOr<TensorBacking*> MakeBacking(LruCache& cache, const BufferKey& key, DlDevice device) {
+    const BufferSpec spec = key.ToSpec();
+    if (IsAllocating(this)) {
+      absl::StatusOr<std::unique_ptr<TensorBacking>> unpooled =
+          Fresh(own_alloc_backing_, key.nbytes, spec.alignment == 0 ? alignment_ : spec.alignment, device);
+      if (!unpooled.ok()) return unpooled.status();
+      return unpooled->release();
+    }
+    absl::StatusOr<AnyBuf> buf = cache.AllocUncommon(key.nbytes, spec);
+    if (!buf.ok()) return std::move(buf).status();
+    TensorBacking* const backing = *buf->get<TensorBacking*>();
+    if (backing->home == nullptr) {
+      backing->home = shared_from_this();
+      backing->cache = &cache;
+      backing->key = key;
+    }
+    return backing;
   }
 
   static absl::StatusOr<Tensor> CreateView(const Tensor& backing, absl::Span<const std::int64_t> shape, DataType dtype,
                                            std::size_t byte_offset, std::string_view mem_scope) {
-    if (absl::Status known = CheckScope(mem_scope); !known.ok()) return known;
+    if (!IsGlobal(mem_scope)) return NotGlobal(mem_scope);
     return backing.View(shape, dtype, byte_offset);
   }
 
@@ -284,6 +320,7 @@ class TensorPool::State final : public internal::BackingHome, public std::enable
   std::size_t alignment_ = 0;
   std::vector<Device> devices_;
   std::atomic<bool> made_{false};  // devices_ does not change any more
+  std::atomic<bool> retired_{false};
   AllocBacking own_alloc_backing_;
   decltype(TensorPoolFunctions::empty) empty_;              // null: the pool's own
   decltype(TensorPoolFunctions::create_view) create_view_;  // null: the pool's own
@@ -318,14 +355,15 @@ absl::StatusOr<TensorPool> TensorPool::Make(std::vector<TensorPoolDevice> device
   absl::StatusOr<std::shared_ptr<State>> state = State::Make(std::move(devices), options);
   if (!state.ok()) return state.status();
   TensorPool pool;
-  pool.state_ = *std::move(state);
+  // Tensors have a share in the state itself, the copies of the pool in this one.
+  pool.state_ = std::shared_ptr<State>(state->get(), [owned = *state](State* retired) { retired->Retire(); });
   return pool;
 }
 
 absl::StatusOr<Tensor> TensorPool::Empty(absl::Span<const std::int64_t> shape, DataType dtype,
-                                         std::optional<DlDevice> device, std::string_view mem_scope) const {
+                                         const std::optional<DlDevice>& device, std::string_view mem_scope) const {
   if (!state_) return EmptyPool();
-  return State::CallEmpty(state_, shape, dtype, device, mem_scope);
+  return state_->CallEmpty(shape, dtype, device, mem_scope);
 }
 
 absl::StatusOr<Tensor> TensorPool::CreateView(const Tensor& backing, absl::Span<const std::int64_t> shape,

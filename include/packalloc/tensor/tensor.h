@@ -149,11 +149,14 @@ class Tensor {
   absl::StatusOr<AnyBuf> Handle() const;
 
   struct Fields {
+    Fields() = default;
+    Fields(std::size_t bytes, absl::Span<const std::int64_t> dimensions, DlDevice on, DataType type, SubByte packing);
+
     DeviceAddress data{};
     std::size_t offset = 0;  // of `data` from the backing's start, in bytes
     std::size_t nbytes = 0;
     std::size_t capacity = 0;
-    std::array<std::int64_t, 4> shape{};  // where it has so few dimensions
+    std::array<std::int64_t, 4> shape{};  // the first dimensions
     std::size_t ndim = 0;
     DlDevice device{};
     DataType dtype{};
@@ -163,7 +166,7 @@ class Tensor {
 
   internal::BackingShare backing_;  // null without elements, unless something is to be kept alive
   Fields fields_;
-  std::shared_ptr<const std::int64_t[]> long_shape_;  // of more dimensions, else null
+  std::shared_ptr<const std::int64_t[]> long_shape_;  // all, where they are more than that; else null
 };
 
 }  // namespace packalloc

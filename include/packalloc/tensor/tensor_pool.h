@@ -91,7 +91,7 @@ class TensorPool {
   // TensorBytes refuses, a device that the pool does not have, or a `mem_scope` other than "global" (or "");
   // RESOURCE_EXHAUSTED where the device is, with nothing cached any more; else what alloc_backing answers.
   absl::StatusOr<Tensor> Empty(absl::Span<const std::int64_t> shape, DataType dtype,
-                               std::optional<DlDevice> device = std::nullopt,
+                               const std::optional<DlDevice>& device = std::nullopt,
                                std::string_view mem_scope = "global") const;
 
   // A tensor over `backing`'s memory from `byte_offset` on, which keeps it in use. As Tensor::View: up to the rounded
