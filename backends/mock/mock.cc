@@ -380,13 +380,13 @@ class MockDevice final : public MockControl {
     const std::uint64_t id = world_->NewBlockId();
     const bool host = options_.host_accessible || spec.host || spec.cpu_access || spec.external_ptr;
     const std::byte fill = spec.zero ? std::byte{0} : options_.poison;
-    // NOLINTBEGIN(modernize-make-shared, performance-no-int-to-ptr): the memory is made in place
+    // NOLINTBEGIN(modernize-make-shared): the memory is made in place
     world_->Insert(spec.external_ptr ? std::shared_ptr<MockBlock>(new MockBlock{
                                            id, nbytes, spec, this, *address, host,
                                            MockMemory(reinterpret_cast<std::byte*>(*spec.external_ptr), nbytes)})
                                      : std::shared_ptr<MockBlock>(new MockBlock{id, nbytes, spec, this, *address, host,
                                                                                 MockMemory(nbytes, alignment, fill)}));
-    // NOLINTEND(modernize-make-shared, performance-no-int-to-ptr)
+    // NOLINTEND(modernize-make-shared)
     return MockBuf{id, 0, nbytes};
   }
 

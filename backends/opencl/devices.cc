@@ -22,8 +22,6 @@
 namespace packalloc::opencl {
 namespace {
 
-constexpr cl_int kPlatformNotFound = -1001;  // the ICD extension's answer where there is no platform
-
 template <typename Get, typename Handle, typename Parameter>
 absl::StatusOr<std::string> GetText(Get get, Handle handle, Parameter parameter, absl::string_view what) {
   std::size_t size = 0;

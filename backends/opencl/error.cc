@@ -11,7 +11,6 @@ namespace {
 
 // What NVIDIA's driver answers once a kernel made an illegal access; no header names it.
 constexpr cl_int kNvidiaIllegalAccess = -9999;
-constexpr cl_int kPlatformNotFound = -1001;  // CL_PLATFORM_NOT_FOUND_KHR
 
 const char* Name(cl_int code) {
   switch (code) {

@@ -8,6 +8,9 @@
 
 namespace packalloc::opencl {
 
+// The ICD extension's answer where there is no platform; CL_PLATFORM_NOT_FOUND_KHR.
+inline constexpr cl_int kPlatformNotFound = -1001;
+
 // Whether the device, and with it every queue on it, is gone for good.
 bool IsDeviceLost(cl_int code);
 

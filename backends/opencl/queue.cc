@@ -125,7 +125,7 @@ absl::StatusOr<std::shared_ptr<Queue>> Queue::Open(const OpenClOptions& options)
         absl::StrCat(device->name, " reports an alignment of ", device->alignment, " bytes, not a power of two"));
   }
 
-  const cl_context given = options.context != nullptr ? options.context : adopted->context;
+  cl_context given = options.context != nullptr ? options.context : adopted->context;
   absl::StatusOr<std::shared_ptr<Context>> context =
       adopts ? Context::Adopt(cl, given) : Context::ForPlatform(cl, *device, *all);
   if (!context.ok()) return context.status();

@@ -89,7 +89,7 @@ absl::StatusOr<BufferSpec> SpecFromC(const packalloc_buffer_spec* spec) {
 packalloc_buffer_spec SpecToC(const BufferSpec& spec) {
   packalloc_buffer_spec c = PACKALLOC_BUFFER_SPEC_INIT;
   c.alignment = spec.alignment;
-  c.external_ptr = reinterpret_cast<void*>(spec.external_ptr.value_or(0));  // NOLINT(performance-no-int-to-ptr)
+  c.external_ptr = reinterpret_cast<void*>(spec.external_ptr.value_or(0));
   c.uncached = spec.uncached ? 1 : 0;
   c.cpu_access = spec.cpu_access ? 1 : 0;
   c.host = spec.host ? 1 : 0;

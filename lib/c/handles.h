@@ -32,7 +32,7 @@ std::uint64_t NumberOf(const Handle* handle) {
 }
 template <typename Handle>
 Handle* HandleOf(std::uint64_t number) {
-  return reinterpret_cast<Handle*>(static_cast<std::uintptr_t>(number));  // NOLINT(performance-no-int-to-ptr)
+  return reinterpret_cast<Handle*>(static_cast<std::uintptr_t>(number));
 }
 
 // The allocator itself, which then outlives its handle: a call under way may close it.

@@ -144,7 +144,7 @@ class UringReader : public AsyncReader {
   UringReader() = default;
   ~UringReader() override {
     if (!open_) return;
-    while (in_flight_ > 0) Wait();
+    while (in_flight_ > 0) UringReader::Wait();
     io_uring_queue_exit(&ring_);
   }
 

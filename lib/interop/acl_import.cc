@@ -132,7 +132,7 @@ absl::StatusOr<AclBlock> ImportedAcl::Alloc(std::size_t nbytes, const BufferSpec
   if (absl::Status valid = CheckSpec(nbytes, spec); !valid.ok()) return valid;
   if (nbytes == 0) return AclBlock();
   if (spec.external_ptr) {
-    void* address = reinterpret_cast<void*>(*spec.external_ptr);  // NOLINT(performance-no-int-to-ptr)
+    void* address = reinterpret_cast<void*>(*spec.external_ptr);
     const AclBlock wrapped{nullptr, address, 0, nbytes};
     absl::Status granted = With(wrapped, "alloc", [&](const AclPlace& place) { return Prepare(place, spec); });
     if (!granted.ok()) return granted;

@@ -200,7 +200,7 @@ absl::StatusOr<AclObject::Node> AclObject::Fresh(std::size_t nbytes) {
                                             address->byte_offset, " of 0x", absl::Hex(address->value),
                                             ", which is no address that a block can have"));
   }
-  taken.held().address = reinterpret_cast<void*>(address->value);  // NOLINT(performance-no-int-to-ptr)
+  taken.held().address = reinterpret_cast<void*>(address->value);
   return taken.Arrive();
 }
 

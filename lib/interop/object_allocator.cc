@@ -69,11 +69,6 @@ struct CallingOut {
   CallingOut& operator=(const CallingOut&) = delete;
 };
 
-BufferSpec WithAlignment(BufferSpec spec, std::size_t alignment) {
-  spec.alignment = alignment;
-  return spec;
-}
-
 }  // namespace
 
 struct ThreadHeaps {

@@ -10,7 +10,7 @@
 
 namespace packalloc::internal {
 
-// At the beginning of its own memory. NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): see below
+// At the beginning of its own memory.
 struct SlabPool::Slab {
   SlabHead head;
   std::size_t block_class;
@@ -33,15 +33,6 @@ struct SlabPool::Slab {
     return block;
   }
 };
-
-namespace {
-
-BufferSpec WithAlignment(BufferSpec spec, std::size_t alignment) {
-  spec.alignment = alignment;
-  return spec;
-}
-
-}  // namespace
 
 SlabPool::SlabPool(void* owner, PackedAllocator memory, const BufferSpec& spec)
     : owner_(owner), memory_(std::move(memory)), slab_spec_(WithAlignment(spec, kSlabBytes)) {}

@@ -52,6 +52,11 @@ inline std::size_t BlockClassOf(std::size_t bytes) {
   return kClasses[(bytes + kBlockStep - 1) / kBlockStep];
 }
 
+inline BufferSpec WithAlignment(BufferSpec spec, std::size_t alignment) {
+  spec.alignment = alignment;
+  return spec;
+}
+
 // How many blocks of a class go between a thread and the pool at a time.
 inline constexpr std::array<std::uint32_t, kBlockClasses> kBlockBatch = [] {
   std::array<std::uint32_t, kBlockClasses> batches{};

@@ -24,7 +24,7 @@ struct InstalledTvmFfiObjects {
 
 namespace {
 
-absl::Status Empty() { return absl::FailedPreconditionError("the TvmFfiObjectAllocator is empty"); }
+absl::Status EmptyAllocator() { return absl::FailedPreconditionError("the TvmFfiObjectAllocator is empty"); }
 
 absl::Status Set(const internal::TvmFfiObjectFunctions& library, tvm_ffi_abi::CustomAllocator* allocator) {
   const int code = library.set_custom_allocator(allocator);
@@ -50,7 +50,7 @@ absl::StatusOr<TvmFfiObjectAllocator> InstallTvmFfiObjectAllocator(const PackedA
 }
 
 absl::StatusOr<bool> TvmFfiObjectAllocator::Probe() const {
-  if (installed_ == nullptr) return Empty();
+  if (installed_ == nullptr) return EmptyAllocator();
   const auto made = [&] { return installed_->allocator->made_by_this_thread(); };
   const std::uint64_t before = made();
   // Long enough not to be kept in the Any itself.
@@ -91,11 +91,11 @@ std::string TvmFfiObjectAllocator::LeakReport() const {
 }
 
 absl::Status TvmFfiObjectAllocator::Trim() const {
-  return installed_ != nullptr ? installed_->allocator->Trim() : Empty();
+  return installed_ != nullptr ? installed_->allocator->Trim() : EmptyAllocator();
 }
 
 absl::Status TvmFfiObjectAllocator::Uninstall() const {
-  if (installed_ == nullptr) return Empty();
+  if (installed_ == nullptr) return EmptyAllocator();
   if (!installed_->installed) {
     return absl::FailedPreconditionError("the allocator of TVM-FFI's objects is uninstalled already");
   }

@@ -22,7 +22,7 @@ _Unwind_Reason_Code TakeFrame(_Unwind_Context* context, void* argument) {
   auto* taking = static_cast<Taking*>(argument);
   if (taking->trace->size() == taking->depth) return _URC_END_OF_STACK;
   // The reserved capacity suffices: nothing is thrown through the unwinder.
-  taking->trace->push_back(reinterpret_cast<void*>(_Unwind_GetIP(context)));  // NOLINT(performance-no-int-to-ptr)
+  taking->trace->push_back(reinterpret_cast<void*>(_Unwind_GetIP(context)));
   return _URC_NO_REASON;
 }
 

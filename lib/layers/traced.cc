@@ -23,7 +23,7 @@ namespace packalloc {
 namespace {
 
 constexpr absl::string_view kHeader = "Thread,Time,Action,Pointer,Size,Stream,Label";
-constexpr std::size_t kMostBytes = std::size_t{1} << 50;  // readers refuse more
+constexpr std::size_t kMostTracedBytes = std::size_t{1} << 50;  // readers refuse more
 
 std::string& Label() {
   static thread_local std::string label;
@@ -149,7 +149,7 @@ class Tracer : public TracedControl, private ForkGuarded {
       const std::lock_guard lock(mutex_);
       // The time is taken under the lock: lines stand in the order of their times.
       file_->Append(absl::StrCat(thread, ",", TimeOfDay(), ",", action, ",0x", absl::Hex(pointer), ",",
-                                 std::min(nbytes, kMostBytes), ",0,", label));
+                                 std::min(nbytes, kMostTracedBytes), ",0,", label));
     } catch (...) {  // NOLINT(bugprone-empty-catch): as in Alloc
     }
   }

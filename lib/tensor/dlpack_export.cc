@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Exported<Struct>>> Export(const Tensor& tensor) {
   Struct& managed = exported->managed;
   managed.manager_ctx = exported.get();
   managed.deleter = &Delete<Struct>;
-  managed.dl_tensor = {.data = reinterpret_cast<void*>(tensor.data().value),  // NOLINT(performance-no-int-to-ptr)
+  managed.dl_tensor = {.data = reinterpret_cast<void*>(tensor.data().value),
                        .device = tensor.device(),
                        .ndim = static_cast<std::int32_t>(ndim),
                        .dtype = tensor.dtype(),

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <limits>
 #include <utility>
 
 #include "lib/checked_math.h"
@@ -11,8 +10,6 @@
 
 namespace packalloc::testing {
 namespace {
-
-constexpr std::size_t kMax = std::numeric_limits<std::size_t>::max();
 
 void RequiredMembers(Run& run) {
   const AnyRecord& r = run.record();

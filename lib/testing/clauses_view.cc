@@ -2,15 +2,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "lib/testing/run.h"
 
 namespace packalloc::testing {
 namespace {
-
-constexpr std::size_t kMax = std::numeric_limits<std::size_t>::max();
 
 // ---- addr ----
 

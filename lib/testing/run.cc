@@ -16,7 +16,7 @@ std::string Hex(std::byte b) { return absl::StrCat("0x", absl::Hex(static_cast<u
 }  // namespace
 
 std::byte PatternAt(std::uint32_t seed, std::size_t i) {
-  return static_cast<std::byte>(seed * 151 + i * 7 + (i >> 8) * 13 + (i >> 16) * 29 + 1);
+  return static_cast<std::byte>(std::size_t{seed} * 151 + i * 7 + (i >> 8) * 13 + (i >> 16) * 29 + 1);
 }
 
 Bytes Pattern(std::uint32_t seed, std::size_t nbytes) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@
 #include "packalloc/testing/check_contract.h"
 
 namespace packalloc::testing {
+
+inline constexpr std::size_t kMax = std::numeric_limits<std::size_t>::max();
 
 // What a clause needs to apply.
 enum Need : unsigned {
