@@ -95,7 +95,8 @@ absl::StatusOr<CopyPath> CopyDirect(const BufferRef& dest, const BufferRef& src)
   if (!to.ok()) return to.status();
   if (*from != nullptr && *to != nullptr) {
     std::memmove(*to, *from, nbytes);
-    return CopyPath::kMemmove;
+    absl::Status seen = dest.allocator.synchronize();  // by the device, what the CPU wrote
+    return seen.ok() ? absl::StatusOr<CopyPath>(CopyPath::kMemmove) : seen;
   }
   if (*from != nullptr) {
     absl::Status copied = dest.allocator.copyin(dest.buffer, {*from, nbytes});
@@ -103,6 +104,7 @@ absl::StatusOr<CopyPath> CopyDirect(const BufferRef& dest, const BufferRef& src)
   }
   if (*to != nullptr) {
     absl::Status copied = src.allocator.copyout({*to, nbytes}, src.buffer);
+    if (copied.ok()) copied = dest.allocator.synchronize();
     return copied.ok() ? absl::StatusOr<CopyPath>(CopyPath::kCopyOut) : copied;
   }
   return CopyPath::kNothing;
@@ -128,7 +130,12 @@ absl::Status StreamPairs(absl::Span<const CopyPair* const> pairs, std::size_t st
     if (!part.ok()) return part.status();
     return dest.allocator.copyin(*part, bytes);
   };
-  return StreamFromDisk(targets, options);
+  if (absl::Status read = StreamFromDisk(targets, options); !read.ok()) return read;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i].host == nullptr) continue;
+    if (absl::Status seen = pairs[i]->dest.allocator.synchronize(); !seen.ok()) return seen;
+  }
+  return absl::OkStatus();
 }
 
 // Copies one pair in parts, so that progress is told and a cancellation heard in time.

@@ -240,6 +240,43 @@ TEST_CASE("a side without views is staged whole, and no transfer means staging")
   Free(dest);
 }
 
+TEST_CASE("a device that sees the CPU's writes after synchronize has the copy's bytes on return") {
+  const TempDir dir;
+  const std::string bytes = TextPattern(3 * kMiB + 5);
+  dir.Write("file", bytes);
+  const PackedAllocator disk = Ok(Pack(Ok(DiskAllocator(dir / "file"))));
+  CpuBuf memory;
+  std::string seen;
+  Allocator<CpuBuf> record = CpuAllocator();
+  record.traits.transfer_domain = 0;
+  record.transfer = nullptr;
+  record.copy_from_disk = nullptr;
+  record.alloc = [&memory, alloc = record.alloc](std::size_t nbytes, const BufferSpec& spec) {
+    absl::StatusOr<CpuBuf> made = alloc(nbytes, spec);
+    if (made.ok()) memory = *made;
+    return made;
+  };
+  record.synchronize = [&memory, &seen]() -> absl::Status {
+    seen.assign(reinterpret_cast<const char*>(memory.data), memory.nbytes);
+    return absl::OkStatus();
+  };
+  const PackedAllocator mapped = Ok(Pack(record));
+  for (const PackedAllocator& from : {Cpu(), MakeDevice().allocator, disk}) {
+    CAPTURE(from.name());
+    for (const bool all : {false, true}) {
+      CAPTURE(all);
+      const BufferRef src{from, Ok(from.alloc(bytes.size()))};
+      if (from != disk) REQUIRE(from.copyin(src.buffer, Bytes(bytes)).ok());
+      const BufferRef dest = Filled(mapped, std::string(bytes.size(), 'x'));
+      const std::vector<CopyPair> pairs{{dest, src}};
+      REQUIRE((all ? CopyAll(pairs).status() : Copy(dest, src).status()).ok());
+      CHECK((seen == bytes));
+      Free(dest);
+      Free(src);
+    }
+  }
+}
+
 TEST_CASE("many buffers: every kind of pair, monotonic progress, cancellation") {
   const TempDir dir;
   const std::string bytes = TextPattern(40 * kMiB);

@@ -136,8 +136,8 @@ struct Allocator {
   std::function<absl::Status(const Buf& dest, const Buf& src, std::size_t nbytes)> transfer;
   // Reads the first `nbytes` of `src` into `dest` by the fastest way there is. Ordered as copyin.
   std::function<absl::Status(const Buf& dest, const DiskExtent& src, std::size_t nbytes)> copy_from_disk;
-  // Where the CPU may read and write this very buffer (after synchronize), or FAILED_PRECONDITION for one that is not
-  // host memory. Valid as long as the buffer.
+  // Where the CPU may read and write this very buffer (after synchronize; what it writes the device sees after the
+  // next), or FAILED_PRECONDITION for one that is not host memory. Valid as long as the buffer.
   std::function<absl::StatusOr<std::byte*>(const Buf& buf)> host_ptr;
   std::function<absl::StatusOr<MemoryInfo>()> memory_info;
   // Waits until all that was issued through the record is done.
