@@ -267,7 +267,8 @@ TEST_CASE("numbers are the same under every locale") {
 
 TEST_CASE("names from outside do not reach the terminal as they are; programs get them whole") {
   const std::string evil = "\x1b[2J\n";
-  Backend backend{.name = "ODD"};
+  Backend backend;
+  backend.name = "ODD";
   backend.open = [](const OpenRequest&) { return Pack(CpuAllocator()); };
   backend.devices = [evil] {
     return std::vector<DeviceInfo>{{.name = "ODD:" + evil, .description = evil, .properties = {{evil, evil}}},

@@ -47,7 +47,8 @@ TEST_CASE("a model is loaded, verified, and let go again; its progress ends at t
 TEST_CASE("a device that changes bytes is found out, and the tensor named") {
   const TempDir dir;
   const std::string path = dir.Write("weights.bin", TextPattern(5000));
-  Backend worn{.name = "WORN"};
+  Backend worn;
+  worn.name = "WORN";
   worn.open = [](const OpenRequest&) {
     Allocator<CpuBuf> record = CpuAllocator();
     record.copyout = [copyout = record.copyout](absl::Span<std::byte> dest, const CpuBuf& src) {
