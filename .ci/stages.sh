@@ -92,12 +92,13 @@ stage_fuzz() (
   (cd test/fuzz/corpus && ls) | xargs -P 2 -I{} bash -c 'fuzz_one {} '"$inputs"
 )
 
-# Lines that no test reaches, in build-coverage/coverage.txt.
+# Lines that no test reaches, in build-coverage/coverage.txt; docs/testing.md says why.
 stage_coverage() (
   configure build-coverage -Db_coverage=true -Doptimization=0 -Dbenchmarks=disabled
   build_in build-coverage
   test_in build-coverage --timeout-multiplier 3
   gcovr --root . --object-directory build-coverage --filter include/ --filter lib/ --filter backends/ \
-    --exclude-throw-branches --exclude-unreachable-branches --output build-coverage/coverage.txt
+    --exclude-throw-branches --exclude-unreachable-branches --output build-coverage/coverage.txt --fail-under-line 96 ||
+    return
   tail -n 3 build-coverage/coverage.txt
 )
