@@ -6,13 +6,18 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <iostream>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lib/env.h"
 #include "packalloc/backends/cpu.h"
 #include "packalloc/backends/cuda.h"
+#include "packalloc/backends/disk.h"
 #include "packalloc/backends/mock.h"
 #include "packalloc/backends/null.h"
 #include "packalloc/layers/fallback.h"
@@ -34,7 +39,19 @@ struct Backend {
   bool can_be_cached = true;
 };
 
-std::vector<Backend> Backends() {
+// Every allocation of DISK begins at the file's first byte. Here each gets bytes that no other has.
+PackedAllocator DiskInPieces(const std::string& path) {
+  Allocator<DiskExtent> disk = *DiskAllocator(path, {.write = true});
+  disk.alloc = [alloc = disk.alloc, offset = disk.offset, end = std::make_shared<std::size_t>(0)](
+                   std::size_t nbytes, const BufferSpec& spec) -> absl::StatusOr<DiskExtent> {
+    const absl::StatusOr<DiskExtent> whole = alloc(*end + nbytes, spec);
+    if (!whole.ok()) return whole.status();
+    return offset(*whole, nbytes, std::exchange(*end, *end + nbytes));
+  };
+  return *Pack(std::move(disk));
+}
+
+std::vector<Backend> Backends(const TempDir& dir) {
   const auto mock = [](MockOptions options) {
     options.log_calls = false;
     return [options] { return *Pack(MockAllocator(options)); };
@@ -46,6 +63,7 @@ std::vector<Backend> Backends() {
       {"MOCK, opaque handles, as a GPU", mock({.address_is_pointer = false, .host_accessible = false, .lazy = true})},
       {"MOCK without views and transfers", mock({.absent = {Member::kOffset, Member::kTransfer}})},
       {"NULL", [] { return *Pack(NullAllocator()); }, false},
+      {"DISK", [file = dir.Write("disk", "")] { return DiskInPieces(file); }},
       {"CPU, behind another that is small",
        [] { return *Fallback(*Limited(*Pack(CpuAllocator()), 20000), *Pack(CpuAllocator())); }, true, false},
   };
@@ -70,7 +88,8 @@ TEST_CASE("random operations on random stacks keep every byte") {
   const std::uint64_t steps = EnvBytes("PACKALLOC_MODEL_STEPS", 20000);
   std::cout << "PACKALLOC_MODEL_SEED=" << seed << " PACKALLOC_MODEL_STEPS=" << steps << "\n";
   std::mt19937_64 random(seed);
-  const std::vector<Backend> backends = Backends();
+  const TempDir files;
+  const std::vector<Backend> backends = Backends(files);
   constexpr std::size_t kEpisode = 400;
   for (std::uint64_t done = 0; done < steps; done += kEpisode) {
     const Backend& backend = backends[random() % backends.size()];
