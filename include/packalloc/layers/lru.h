@@ -44,6 +44,8 @@ struct LruOptions {
   double max_waste = 0;
   // Whether freeing a buffer twice, one of another allocator, or one with another size or spec is found while the
   // program runs (FAILED_PRECONDITION, INVALID_ARGUMENT) instead of being undefined. Costs a table look-up per call.
+  // Buffers are known by their address: one whose address cannot be told when it is freed is refused and stays in use,
+  // also where a Buffer drops it; and beside one that had none when it was allocated, a second free may pass.
   // Unset: only where the library was built without optimisation or with AddressSanitizer.
   std::optional<bool> check_frees{};
 };

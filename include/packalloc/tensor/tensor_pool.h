@@ -99,7 +99,8 @@ class TensorPool {
   absl::StatusOr<Tensor> CreateView(const Tensor& backing, absl::Span<const std::int64_t> shape, DataType dtype,
                                     std::size_t byte_offset = 0, std::string_view mem_scope = "global") const;
 
-  // Releases what is cached. Tensors in use stay valid and come back to the pool later.
+  // Releases what is cached, by dropping its Buffers: that a device failed to free one is not told, here and by
+  // cache(), and is in no count. Tensors in use stay valid and come back to the pool later.
   absl::Status Clear() const;
 
   // Bytes that the pool has from its devices: cached and in use, in whole pages.
