@@ -47,8 +47,7 @@ stage_asan() (
 )
 
 stage_build_tsan() (
-  # g++ sees uninitialised memory in what the sanitizer adds.
-  configure build-tsan "${sanitizer_options[@]}" -Db_sanitize=thread '-Dcpp_args=-g1 -Wno-maybe-uninitialized'
+  configure build-tsan "${sanitizer_options[@]}" -Db_sanitize=thread
   build_in build-tsan
 )
 
