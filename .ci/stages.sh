@@ -46,18 +46,30 @@ stage_asan() (
   test_in build-asan --timeout-multiplier 10
 )
 
+# Prints what programs are to be run by, without address randomisation where that is allowed: g++ 12's runtime does not
+# know the layouts of newer kernels.
+tsan_wrapper() {
+  local fixed=(setarch "$(uname -m)" -R)
+  ! "${fixed[@]}" true 2>/dev/null || printf '%s' "${fixed[*]}"
+}
+
+tsan_works() (
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+  echo 'int main() {}' >"$folder/main.cc"
+  g++ -fsanitize=thread "$folder/main.cc" -o "$folder/main" || exit
+  for _ in {1..10}; do $(tsan_wrapper) "$folder/main" || exit; done
+) 2>/dev/null
+
 stage_build_tsan() (
   configure build-tsan "${sanitizer_options[@]}" -Db_sanitize=thread
   build_in build-tsan
 )
 
-# Without address randomisation: g++ 12's runtime does not know the layouts of newer kernels.
 stage_tsan() (
   export_sanitizer_env
   export TSAN_OPTIONS="allocator_may_return_null=1:suppressions=$PWD/.ci/tsan.supp:second_deadlock_stack=1"
-  fixed=(setarch "$(uname -m)" -R)
-  "${fixed[@]}" true 2>/dev/null || fixed=()
-  test_in build-tsan --timeout-multiplier 10 --wrapper="${fixed[*]}"
+  test_in build-tsan --timeout-multiplier 10 --wrapper="$(tsan_wrapper)"
 )
 
 # What is installed is enough to build on: headers, library, pkg-config file.
