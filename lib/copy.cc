@@ -131,9 +131,12 @@ absl::Status StreamPairs(absl::Span<const CopyPair* const> pairs, std::size_t st
     return dest.allocator.copyin(*part, bytes);
   };
   if (absl::Status read = StreamFromDisk(targets, options); !read.ok()) return read;
+  const PackedAllocator* last = nullptr;  // one wait sees to all buffers of an allocator that follow each other
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (targets[i].host == nullptr) continue;
-    if (absl::Status seen = pairs[i]->dest.allocator.synchronize(); !seen.ok()) return seen;
+    const PackedAllocator& dest = pairs[i]->dest.allocator;
+    if (targets[i].host == nullptr || (last != nullptr && *last == dest)) continue;
+    if (absl::Status seen = dest.synchronize(); !seen.ok()) return seen;
+    last = &dest;
   }
   return absl::OkStatus();
 }
