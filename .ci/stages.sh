@@ -68,7 +68,8 @@ stage_build_tsan() (
 
 stage_tsan() (
   export_sanitizer_env
-  export TSAN_OPTIONS="allocator_may_return_null=1:suppressions=$PWD/.ci/tsan.supp:second_deadlock_stack=1"
+  # A second after each process's end, by default, for races there.
+  export TSAN_OPTIONS="atexit_sleep_ms=20:allocator_may_return_null=1:suppressions=$PWD/.ci/tsan.supp:second_deadlock_stack=1"
   test_in build-tsan --timeout-multiplier 10 --wrapper="$(tsan_wrapper)"
 )
 

@@ -30,7 +30,7 @@ void After(bool in_child) {
 
 // Before any thread can be in the middle of it. It fails only without memory; then a child forked in the middle of a
 // call may hang.
-[[maybe_unused]] const int registered = pthread_atfork(
+[[maybe_unused]] const int kRegistered = pthread_atfork(
     &Prepare, [] { After(false); }, [] { After(true); });
 
 }  // namespace

@@ -23,8 +23,9 @@ constexpr int kOldestVersion = 11000;
 std::string VersionText(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
 
 template <typename Function>
-void Resolve(void* library, const char* name, Function& function) {
+bool Resolve(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
 }
 
 }  // namespace
@@ -38,8 +39,7 @@ absl::Status CudaDriver::Load() {
   }
   const char* missing = nullptr;
 #define PACKALLOC_CUDA_RESOLVE(name) \
-  Resolve(*library, #name, name);    \
-  if (name == nullptr && missing == nullptr) missing = #name;
+  if (!Resolve(*library, #name, name) && missing == nullptr) missing = #name;
   PACKALLOC_CUDA_REQUIRED(PACKALLOC_CUDA_RESOLVE)
 #undef PACKALLOC_CUDA_RESOLVE
 #define PACKALLOC_CUDA_RESOLVE(name) Resolve(*library, #name, name);

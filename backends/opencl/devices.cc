@@ -67,6 +67,7 @@ std::vector<Device> DevicesOf(const Api& cl, cl_platform_id platform, std::vecto
     return {};
   }
   std::vector<Device> devices;
+  devices.reserve(ids.size());
   for (cl_device_id id : ids) {
     absl::StatusOr<Device> device = DescribeDevice(cl, id);
     if (device.ok()) {

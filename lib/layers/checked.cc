@@ -180,7 +180,7 @@ void Checker::ReportLeaks() const {
 
 Checker::~Checker() {
   try {
-    Checker::ReportLeaks();
+    ReportLeaks();
   } catch (...) {  // NOLINT(bugprone-empty-catch): leaks are told as far as that works
   }
 }

@@ -38,7 +38,7 @@ struct CheckedBuffer {
   StackTrace freed_at;
 };
 
-class Checker : public CheckedControl {
+class Checker final : public CheckedControl {
  public:
   // `record` with a checker between it and the result.
   static AnyRecord Over(AnyRecord record, const CheckedOptions& options);

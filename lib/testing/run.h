@@ -82,7 +82,6 @@ struct Block {
 using Bytes = std::vector<std::byte>;
 
 // Bytes that depend on place and seed, so that a shift, a swap or a stale block shows.
-std::byte PatternAt(std::uint32_t seed, std::size_t i);
 Bytes Pattern(std::uint32_t seed, std::size_t nbytes);
 
 class Run {
