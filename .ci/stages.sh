@@ -1,7 +1,7 @@
 # The stages of .ci/run. Each is a function that succeeds or fails; .ci/run says in which order they run, measures them
 # and goes on after one that failed. A new stage is a function here and a line there.
 
-ci_packages=(gcovr clang-14 libclang-rt-14-dev clang-tidy-14 clang-format-14 python3-yaml)
+ci_packages=(clang-14 clang-format-14 clang-tidy-14 gcovr libclang-rt-14-dev llvm-14 python3-yaml)
 code_folders=(include lib backends tools bench examples test)
 tidy_folders='(lib|backends|tools)'
 
@@ -32,9 +32,11 @@ export_sanitizer_env() { export PACKALLOC_STACKS=2 PACKALLOC_MODEL_STEPS=4000; }
 # Line numbers are all that a sanitizer's report needs of debug information, and cost less than the whole.
 sanitizer_options=(-Dwerror=true -Dbenchmarks=disabled -Doptimization=1 -Ddebug=false -Dcpp_args=-g1)
 
+# It counts the lines that run too: a build and a run of their own would take much longer.
 stage_build_asan() (
   export CC=clang-14 CXX=clang++-14
-  configure build-asan "${sanitizer_options[@]}" -Db_sanitize=address,undefined -Db_lundef=false -Dfuzzers=true
+  configure build-asan "${sanitizer_options[@]}" -Db_sanitize=address,undefined -Db_lundef=false -Db_coverage=true \
+    -Dfuzzers=true
   build_in build-asan
 )
 
@@ -45,6 +47,14 @@ stage_asan() (
   export LSAN_OPTIONS="suppressions=$PWD/.ci/lsan.supp:print_suppressions=0"
   test_in build-asan --timeout-multiplier 10
 )
+
+# Lines that no test reaches, in build-asan/coverage.txt; docs/testing.md says why.
+stage_coverage() {
+  gcovr --root . --object-directory build-asan --gcov-executable 'llvm-cov-14 gcov' \
+    --filter include/ --filter lib/ --filter backends/ --exclude-throw-branches --exclude-unreachable-branches \
+    --output build-asan/coverage.txt --fail-under-line 97 || return
+  tail -n 3 build-asan/coverage.txt
+}
 
 # Prints what programs are to be run by, without address randomisation where that is allowed: g++ 12's runtime does not
 # know the layouts of newer kernels.
@@ -87,9 +97,10 @@ stage_install() (
     "$target/contract" --minimal
 )
 
-# A million steps against the model; the plain build has run some thousand.
+# A million steps against the model, by two processes; the plain build has run some thousand.
 stage_model() (
-  PACKALLOC_MODEL_STEPS=1000000 build/test/model_test
+  export PACKALLOC_MODEL_STEPS=500000
+  printf 'build/test/model_test\n%.0s' {1..2} | xargs -P 2 -n 1 env
 )
 
 # Each fuzzer for a short while, from a copy of its corpus; two at a time.
@@ -103,15 +114,4 @@ stage_fuzz() (
   export -f fuzz_one
   cp -r test/fuzz/corpus/* "$inputs/"
   (cd test/fuzz/corpus && ls) | xargs -P 2 -I{} bash -c 'fuzz_one {} '"$inputs"
-)
-
-# Lines that no test reaches, in build-coverage/coverage.txt; docs/testing.md says why.
-stage_coverage() (
-  configure build-coverage -Db_coverage=true -Doptimization=0 -Dbenchmarks=disabled
-  build_in build-coverage
-  test_in build-coverage --timeout-multiplier 3
-  gcovr --root . --object-directory build-coverage --filter include/ --filter lib/ --filter backends/ \
-    --exclude-throw-branches --exclude-unreachable-branches --output build-coverage/coverage.txt --fail-under-line 96 ||
-    return
-  tail -n 3 build-coverage/coverage.txt
 )
