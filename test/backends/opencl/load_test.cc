@@ -142,9 +142,15 @@ TEST_CASE("Copy between CPU, OpenCL, another context and DISK") {
   const BufferRef host = ref(cpu);
   CHECK(Ok(Copy(first, file)).path == CopyPath::kFromDisk);
   CHECK(Ok(Copy(second, first)).path == CopyPath::kTransfer);
-  const CopyReport staged = Ok(Copy(far, second, {.staging_bytes = kMiB}));
-  CHECK(staged.path == CopyPath::kStaged);
-  CHECK(staged.peak_staging_bytes == kMiB);
+  if (testing::IsOclgrind(Find<OpenClNative>(cl)->device())) {
+    MESSAGE("in two steps: Oclgrind crashes when one thread reads while another writes");
+    CHECK(Ok(Copy(host, second)).path == CopyPath::kCopyOut);
+    CHECK(Ok(Copy(far, host)).path == CopyPath::kCopyIn);
+  } else {
+    const CopyReport staged = Ok(Copy(far, second, {.staging_bytes = kMiB}));
+    CHECK(staged.path == CopyPath::kStaged);
+    CHECK(staged.peak_staging_bytes == kMiB);
+  }
   CHECK(Ok(Copy(host, far)).path == CopyPath::kCopyOut);
   CHECK((Content(cpu, host.buffer) == bytes));
   REQUIRE(cpu.copyin(host.buffer, absl::MakeConstSpan(reinterpret_cast<const std::byte*>("new"), 3)).ok());
