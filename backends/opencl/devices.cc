@@ -67,7 +67,6 @@ std::vector<Device> DevicesOf(const Api& cl, cl_platform_id platform, std::vecto
     return {};
   }
   std::vector<Device> devices;
-  devices.reserve(ids.size());
   for (cl_device_id id : ids) {
     absl::StatusOr<Device> device = DescribeDevice(cl, id);
     if (device.ok()) {
@@ -81,6 +80,7 @@ std::vector<Device> DevicesOf(const Api& cl, cl_platform_id platform, std::vecto
 
 std::string Names(const std::vector<Device>& devices) {
   std::vector<std::string> names;
+  names.reserve(devices.size());
   for (const Device& device : devices) names.push_back(absl::StrCat("CL:", names.size(), " ", device.name));
   return absl::StrJoin(names, ", ");
 }

@@ -17,8 +17,8 @@ std::string Hex(std::byte b) { return absl::StrCat("0x", absl::Hex(static_cast<u
 
 }  // namespace
 
-// Byte i is 151 * seed + 7 * i + 13 * (i / 2^8) + 29 * (i / 2^16) + 1, so that rows of 256 nearby differ, and seeds nearby
-// too. Each row is a piece of the multiples of 7: a loop over bytes takes sanitizers most of the suite's time.
+// Byte i is 151 * seed + 7 * i + 13 * (i / 2^8) + 29 * (i / 2^16) + 1, so that rows of 256 nearby differ, and seeds
+// nearby too. Each row is a piece of the multiples of 7: a loop over bytes takes sanitizers most of the suite's time.
 Bytes Pattern(std::uint32_t seed, std::size_t nbytes) {
   constexpr std::size_t kRow = 256;
   constexpr std::size_t kInverseOf7 = 183;  // modulo 256

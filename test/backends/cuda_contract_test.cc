@@ -14,6 +14,7 @@ using packalloc::testing::ContractOptions;
 
 ContractOptions Options() {
   ContractOptions options;
+  options.large_bytes = (std::size_t{1} << 19) + 13;  // eight turns of SmallRing
   // The suite wraps an array on the stack, which CUDA does not know; cuda_test wraps what it does.
   for (const char* clause : {"spec.external_ptr", "spec.external_ptr_not_freed", "spec.external_ptr_not_cached"}) {
     options.skips[clause] = "external memory must be known to CUDA";
