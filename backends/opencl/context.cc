@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "backends/opencl/api.h"
 #include "backends/opencl/error.h"
 #include "packalloc/allocator.h"

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "lib/layers/stack_rules.h"
 #include "test/layers/fake_record.h"
 

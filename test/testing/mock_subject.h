@@ -40,7 +40,6 @@ class MockSubject {
 
   ContractOptions Options() const {
     ContractOptions options;
-    options.large_bytes = (std::size_t{1} << 18) + 13;  // nothing is staged
     const std::shared_ptr<State> s = state_;
     options.live_blocks = [s] { return s->mock->live_blocks(); };
     options.driver_calls = [s] { return s->mock->log().entries().size(); };

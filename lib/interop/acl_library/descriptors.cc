@@ -5,6 +5,7 @@
 #include <new>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "lib/fork_guard.h"
 #include "lib/interop/acl_library/acl_call.h"
 #include "packalloc/c/acl.h"
