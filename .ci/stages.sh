@@ -79,7 +79,7 @@ stage_build_tsan() (
 
 stage_tsan() (
   export_sanitizer_env
-  # A second after each process's end, by default, for races there.
+  # How long each process with threads waits at its end for races: a second by default.
   export TSAN_OPTIONS="atexit_sleep_ms=20:allocator_may_return_null=1:suppressions=$PWD/.ci/tsan.supp:second_deadlock_stack=1"
   test_in build-tsan --timeout-multiplier 10 --wrapper="$(tsan_wrapper)"
 )
@@ -101,7 +101,7 @@ stage_install() (
 # A million steps against the model, by two processes; the plain build has run some thousand.
 stage_model() (
   export PACKALLOC_MODEL_STEPS=500000
-  printf 'build/test/model_test\n%.0s' {1..2} | xargs -P 2 -n 1 env
+  seq 2 | xargs -P 2 -I{} build/test/model_test
 )
 
 # Each fuzzer for a short while, from a copy of its corpus; two at a time.

@@ -91,11 +91,16 @@ TEST_CASE("CUDA keeps the contract: stream-ordered allocation") {
 TEST_CASE("CUDA keeps the contract: without pinned staging, whatever the driver does with pageable memory") {
   CudaOptions options;
   options.pinned_staging = false;
+  ContractOptions contract = Options();
+  contract.large_bytes = ContractOptions().large_bytes;  // more than one piece of the default size
   for (const fake_cuda_pageable pageable : {FAKE_CUDA_PAGEABLE_LATE, FAKE_CUDA_PAGEABLE_EARLY}) {
-    Run(1, [&] {
-      fake_cuda_set_pageable(pageable);
-      return CudaAllocator(options);
-    });
+    Run(
+        1,
+        [&] {
+          fake_cuda_set_pageable(pageable);
+          return CudaAllocator(options);
+        },
+        contract);
   }
 }
 
