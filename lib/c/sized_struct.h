@@ -54,13 +54,22 @@ inline absl::StatusOr<std::size_t> StructSize(const void* from, std::size_t firs
                                                  kMaxStructSize, ": set it to sizeof"));
 }
 
+// How many bytes of a T lie in the whole fields of a struct of `size` bytes, which may end inside a field. Every field
+// after the first version is one 8-byte word.
+template <typename T>
+std::size_t WholeFields(std::size_t size) {
+  constexpr std::size_t kWord = 8;
+  static_assert(sizeof(T) % kWord == 0 && kFirstVersion<T> % kWord == 0);
+  return std::min(size - size % kWord, sizeof(T));
+}
+
 // What the caller asks for with fields that this library does not know.
 enum class Unknown {
   kRefuse,  // options: they must be 0
   kIgnore,  // slots that are not called
 };
 
-// A copy of `*from`; what it does not have is 0.
+// A copy of `*from`. A field that is not wholly inside struct_size is 0.
 template <typename T>
 absl::StatusOr<T> ReadStruct(const T* from, absl::string_view what, Unknown unknown) {
   static_assert(std::is_trivially_copyable_v<T> && kFirstVersion<T> != 0 && kFirstVersion<T> <= sizeof(T));
@@ -74,12 +83,13 @@ absl::StatusOr<T> ReadStruct(const T* from, absl::string_view what, Unknown unkn
                                                    " bytes of it, does not have"));
   }
   T to{};
-  std::memcpy(&to, bytes, std::min(*size, sizeof(T)));
+  std::memcpy(&to, bytes, WholeFields<T>(*size));
   to.struct_size = sizeof(T);
   return to;
 }
 
-// Fills in `*to` as far as it goes. Its struct_size stays; fields that this library does not know become 0.
+// Fills in the fields of `*to` that lie wholly inside its struct_size, which stays. Fields that this library does not
+// know become 0.
 template <typename T>
 absl::Status WriteStruct(T value, T* to, absl::string_view what) {
   static_assert(std::is_trivially_copyable_v<T> && kFirstVersion<T> != 0 && kFirstVersion<T> <= sizeof(T));
@@ -87,7 +97,7 @@ absl::Status WriteStruct(T value, T* to, absl::string_view what) {
   if (!size.ok()) return size.status();
   value.struct_size = *size;
   auto* bytes = reinterpret_cast<unsigned char*>(to);
-  std::memcpy(bytes, &value, std::min(*size, sizeof(T)));
+  std::memcpy(bytes, &value, WholeFields<T>(*size));
   if (*size > sizeof(T)) std::memset(bytes + sizeof(T), 0, *size - sizeof(T));
   return absl::OkStatus();
 }

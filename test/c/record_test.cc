@@ -237,6 +237,24 @@ TEST_CASE("an exported struct goes as far as the caller's: older and newer") {
   older.release(older.self);
 }
 
+TEST_CASE("a field that a struct's size ends inside is absent, in both directions") {
+  const PackedAllocator packed = *Pack(MockAllocator());
+  for (std::size_t size = offsetof(packalloc_record, offset); size < sizeof(packalloc_record); ++size) {
+    CAPTURE(size);
+    packalloc_record c = PACKALLOC_RECORD_INIT;
+    unsigned char* const bytes = reinterpret_cast<unsigned char*>(&c);
+    std::memset(bytes + offsetof(packalloc_record, offset), 0xAB, sizeof c - offsetof(packalloc_record, offset));
+    c.struct_size = size;
+    REQUIRE(ToC(packed, &c).ok());
+    const std::size_t whole = size / sizeof(void*) * sizeof(void*);
+    for (std::size_t at = whole; at < sizeof c; ++at) CHECK(bytes[at] == 0xAB);
+    const auto read = FromC(c);
+    REQUIRE(read.ok());
+    CHECK((read->offset != nullptr) == (whole > offsetof(packalloc_record, offset)));
+    CHECK((read->host_ptr != nullptr) == (whole > offsetof(packalloc_record, host_ptr)));
+  }
+}
+
 TEST_CASE("structs that make no sense are refused, and stay the caller's") {
   const packalloc_record good = Exported(Pack(MockAllocator()));
   for (const std::size_t size :
