@@ -9,7 +9,8 @@
 
 namespace packalloc {
 
-// INVALID_ARGUMENT for text that is not JSON, repeats a key of an object, or nests deeper than 16.
+// In time linear in the text. INVALID_ARGUMENT for text that is not JSON (a byte order mark and NUL bytes are not),
+// repeats a key of an object, or nests deeper than 16.
 absl::StatusOr<nlohmann::json> ParseJson(const std::string& text);
 
 }  // namespace packalloc

@@ -25,9 +25,10 @@ using nlohmann::json;
 
 std::optional<std::uint64_t> BitsOf(std::string_view dtype) {
   static constexpr std::pair<std::string_view, std::uint64_t> kBits[] = {
-      {"BOOL", 8},    {"U8", 8},      {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F4", 4},
-      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"I16", 16}, {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},
-      {"U32", 32},    {"F32", 32},    {"C64", 64}, {"F64", 64},    {"I64", 64},    {"U64", 64}};
+      {"BOOL", 8},        {"U8", 8},          {"I8", 8},    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},
+      {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F4", 4},    {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"I16", 16},
+      {"U16", 16},        {"F16", 16},        {"BF16", 16}, {"I32", 32},    {"U32", 32},    {"F32", 32},
+      {"C64", 64},        {"F64", 64},        {"I64", 64},  {"U64", 64}};
   for (const auto& [name, bits] : kBits) {
     if (name == dtype) return bits;
   }
@@ -46,10 +47,6 @@ absl::Status Bad(const std::string& name, std::string_view what) {
 
 absl::StatusOr<SafetensorsEntry> ParseEntry(const std::string& name, const json& value) {
   if (!value.is_object()) return Bad(name, "its description is not an object");
-  for (const auto& [key, unused] : value.items()) {
-    if (key != "dtype" && key != "shape" && key != "data_offsets")
-      return Bad(name, absl::StrCat("unknown key ", Quoted(key)));
-  }
   const auto dtype = value.find("dtype");
   const auto shape = value.find("shape");
   const auto offsets = value.find("data_offsets");
@@ -118,6 +115,7 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(const std::string& text
   SafetensorsHeader header;
   for (const auto& [name, value] : document->items()) {
     if (name == "__metadata__") {
+      if (value.is_null()) continue;
       if (!value.is_object()) return absl::InvalidArgumentError("__metadata__ is not an object");
       for (const auto& [key, text_value] : value.items()) {
         if (!text_value.is_string())
