@@ -95,8 +95,11 @@ inline bool SameType(const BufType* a, const BufType* b) {
   return SameTypeInfo(a, b);
 }
 
-// For the constructor of an AnyBuf whose size, owner and serial number are yet to be set.
-struct Unstamped {};
+// Each thread leases 2^24 serial numbers at a time: unique without an atomic operation per call.
+inline constexpr std::uint64_t kSerialLease = std::uint64_t{1} << 24;
+extern constinit thread_local std::uint64_t next_serial;
+std::uint64_t LeaseSerials();
+inline std::uint64_t NextSerial() { return (next_serial & (kSerialLease - 1)) == 0 ? LeaseSerials() : next_serial++; }
 
 struct DirectAlloc;
 template <typename Buf>
@@ -111,7 +114,7 @@ class PackedAllocator;
 // operation refuses it. Reading one from several threads is safe.
 class AnyBuf {
  public:
-  AnyBuf() noexcept : type_(nullptr), owner_(0), serial_(0), nbytes_(0) {}
+  AnyBuf() noexcept = default;
   AnyBuf(const AnyBuf& other) { CopyFrom(other); }
   AnyBuf(AnyBuf&& other) noexcept { MoveFrom(other); }
   AnyBuf& operator=(const AnyBuf& other) {
@@ -144,26 +147,35 @@ class AnyBuf {
   // Boxes a typed handle where the result is to be, as moving an AnyBuf costs more than making one.
   template <typename Buf>
   AnyBuf(std::in_place_type_t<Buf>, Buf buf, std::size_t nbytes)
-      : AnyBuf(std::in_place_type<Buf>, std::move(buf), internal::Unstamped{}) {
-    owner_ = 0;
-    nbytes_ = nbytes;
-    serial_ = 0;
-  }
-  template <typename Buf>
-  AnyBuf(std::in_place_type_t<Buf>, Buf buf, internal::Unstamped) : type_(&internal::BufTypeOf<Buf>::kType) {
+      : type_(&internal::BufTypeOf<Buf>::kType), nbytes_(nbytes) {
     internal::BufTypeOf<Buf>::Construct(storage_, std::move(buf));
   }
 
-  // The handle of `other`, which copies_as_bytes.
-  AnyBuf(const AnyBuf& other, internal::Unstamped) noexcept : type_(other.type_) { CopyHandle(other); }
+  // The handle of `other` as that of a new buffer of `nbytes`, which has neither an owner nor a serial number yet. For
+  // authors of layers that serve the same memory again, as a cache does. Copies the handle, which may throw.
+  AnyBuf(const AnyBuf& other, std::size_t nbytes) {
+    CopyFrom(other);
+    owner_ = 0;
+    serial_ = 0;
+    nbytes_ = nbytes;
+  }
 
   bool empty() const { return type_ == nullptr; }
   // Bytes as asked for (of a view: the view's).
   std::size_t nbytes() const { return nbytes_; }
   // The id of the packed allocator that made it (PackedAllocator::id), 0 for none. Never reused.
   std::uint64_t owner() const { return owner_; }
-  // Unique per allocation in the process; a view has its base's.
+  // Unique per allocation in the process; a view has its base's, and so has each part of a buffer that a layer cuts up.
+  // It is given once, by the innermost layer that remembers its buffers (Identify) or else by the box, and every layer
+  // and box further out keeps it.
   std::uint64_t serial() const { return serial_ & ~kViewBit; }
+  // For authors of layers: gives a handle without a serial number the next one, and returns the number.
+  std::uint64_t Identify() {
+    if (serial() == 0) serial_ = internal::NextSerial();
+    return serial();
+  }
+  // For authors of layers that make another handle to memory of `same`, as between guard zones: gives it that number.
+  void IdentifyAs(const AnyBuf& same) { serial_ = same.serial(); }
   bool is_view() const { return (serial_ & kViewBit) != 0; }
   // Whether copying runs no code of the handle's type, and so neither throws nor calls anything.
   bool copies_as_bytes() const { return type_ == nullptr || type_->copy == nullptr; }
@@ -195,23 +207,8 @@ class AnyBuf {
     other.owner_ = 0;  // an empty box is nobody's: the check of the owner finds it
   }
   void CopyRaw(const AnyBuf& other) noexcept {
-    CopyHandle(other);
+    std::memcpy(storage_, other.storage_, sizeof storage_);
     CopyFields(other);
-  }
-  void CopyHandle(const AnyBuf& other) noexcept {
-    static_assert(sizeof storage_ == 4 * sizeof(std::uint64_t));
-    CopyWord(storage_, other.storage_);
-    CopyWord(storage_ + 8, other.storage_ + 8);
-    CopyWord(storage_ + 16, other.storage_ + 16);
-    CopyWord(storage_ + 24, other.storage_ + 24);
-  }
-  // One word through a general register. Handles are mostly written as 8-byte words; read back at once by the 16-byte
-  // vector loads that a compiler would choose here, they stall the load until the stores have retired.
-  static void CopyWord(std::byte* to, const std::byte* from) noexcept {
-    std::uint64_t word;
-    std::memcpy(&word, from, sizeof word);
-    asm("" : "+r"(word));  // NOLINT(hicpp-no-assembler)
-    std::memcpy(to, &word, sizeof word);
   }
   void CopyFields(const AnyBuf& other) noexcept {
     type_ = other.type_;
@@ -223,13 +220,11 @@ class AnyBuf {
     if (type_ != nullptr && type_->destroy != nullptr) type_->destroy(storage_);
   }
 
-  // Without initialisers: on the hot path each would be a store that is overwritten at once.
-  alignas(internal::kAnyBufAlignment) std::byte storage_[internal::kAnyBufStorage];
-  const internal::BufType* type_;
-  std::uint64_t owner_;  // 0 where type_ is null
-  // Between the two, or they are stored as one vector, which loads of either stall on where it crosses a cache line.
-  std::uint64_t serial_;
-  std::size_t nbytes_;
+  alignas(internal::kAnyBufAlignment) std::byte storage_[internal::kAnyBufStorage]{};
+  const internal::BufType* type_ = nullptr;
+  std::uint64_t owner_ = 0;  // 0 where type_ is null
+  std::uint64_t serial_ = 0;
+  std::size_t nbytes_ = 0;
 };
 static_assert(sizeof(AnyBuf) == 64);
 

@@ -38,7 +38,6 @@ struct PackedState;
 // allocator whose record's `alloc` (or `free`) is one calls it without the std::function, and has the result's fields
 // still in registers. A layer on top that replaces the member ends that by itself.
 struct DirectAlloc {
-  // Unstamped: the size, owner and serial number of the result are yet to be set.
   using Call = absl::StatusOr<AnyBuf> (*)(void* object, std::size_t nbytes, const BufferSpec& spec);
   std::shared_ptr<void> object;
   Call call = nullptr;
@@ -54,12 +53,6 @@ struct DirectFree {
 };
 template <typename Buf>
 struct TypedCalls;
-
-// Each thread leases 2^24 serial numbers at a time: unique without an atomic operation per call.
-inline constexpr std::uint64_t kSerialLease = std::uint64_t{1} << 24;
-extern constinit thread_local std::uint64_t next_serial;
-std::uint64_t LeaseSerials();
-inline std::uint64_t NextSerial() { return (next_serial & (kSerialLease - 1)) == 0 ? LeaseSerials() : next_serial++; }
 
 // What a packed allocator shares with its copies.
 struct PackedState {
@@ -193,11 +186,8 @@ namespace internal {
 
 inline absl::StatusOr<AnyBuf> DirectAlloc::operator()(std::size_t nbytes, const BufferSpec& spec) const {
   absl::StatusOr<AnyBuf> buf = call(object.get(), nbytes, spec);
-  if (buf.ok()) [[likely]] {
-    buf->owner_ = 0;
+  if (buf.ok()) [[likely]]
     buf->nbytes_ = nbytes;
-    buf->serial_ = 0;
-  }
   return buf;
 }
 
@@ -208,7 +198,7 @@ struct TypedCalls {
     absl::StatusOr<Buf> buf = static_cast<const Allocator<Buf>*>(record)->alloc(nbytes, spec);
     if (!buf.ok()) [[unlikely]]
       return std::move(buf).status();
-    return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf), Unstamped{});
+    return absl::StatusOr<AnyBuf>(absl::in_place, std::in_place_type<Buf>, *std::move(buf), nbytes);
   }
   static absl::Status Free(void* record, const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
     if (buf.type_ != &BufTypeOf<Buf>::kType) [[unlikely]]
@@ -262,7 +252,9 @@ AnyRecord Erase(std::shared_ptr<const Allocator<Buf>> record) {
       if (typed == nullptr) return internal::WrongType(buf, typeid(Buf));
       absl::StatusOr<Buf> view = record->offset(*typed, nbytes, byte_offset);
       if (!view.ok()) return std::move(view).status();
-      return AnyBuf::Of<Buf>(*std::move(view), nbytes);
+      AnyBuf part = AnyBuf::Of<Buf>(*std::move(view), nbytes);
+      part.IdentifyAs(buf);
+      return part;
     };
   }
   if (record->transfer) {
@@ -378,7 +370,7 @@ inline absl::StatusOr<AnyBuf> PackedAllocator::AllocUnchecked(std::size_t nbytes
     AnyBuf& box = *buf;
     box.owner_ = state.id;
     box.nbytes_ = nbytes;
-    box.serial_ = internal::NextSerial();
+    box.serial_ = box.Identify();  // without the mark of a view, as a layer may hand out a part of another buffer
   }
   return buf;
 }

@@ -63,7 +63,7 @@ class BufferStack {
   void Push(AnyBuf&& buf, Priority priority) { ::new (static_cast<void*>(end_++)) Cached{std::move(buf), priority}; }
   // The handle of `buf`, which copies_as_bytes.
   void PushBytes(const AnyBuf& buf, Priority priority) {
-    ::new (static_cast<void*>(end_++)) Cached{AnyBuf(buf, internal::Unstamped{}), priority};
+    ::new (static_cast<void*>(end_++)) Cached{AnyBuf(buf, buf.nbytes()), priority};
   }
 
   // Where there is one.

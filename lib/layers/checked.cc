@@ -277,6 +277,14 @@ std::optional<absl::Status> Checker::CheckGuards(const Entry& entry) {
 
 // ---- calls ----
 
+Checker::Map::Found Checker::Live(const AnyBuf& buf) const {
+  // A handle with a number that is not found is stale, though its memory may be in use again.
+  if (const std::uint64_t serial = buf.serial(); serial != 0) {
+    return live_.FindSerial(serial, [&] { return inner_.addr(buf); });
+  }
+  return live_.FindAddress(inner_.addr(buf));
+}
+
 Checker::Checker(AnyRecord inner, const CheckedOptions& options)
     : inner_(std::move(inner)), options_(options), freed_(options.history) {}
 
@@ -295,10 +303,12 @@ absl::StatusOr<AnyBuf> Checker::Alloc(std::size_t nbytes, const BufferSpec& spec
 }
 
 absl::StatusOr<AnyBuf> Checker::Track(AnyBuf base, std::size_t nbytes, CheckedBuffer buffer) {
+  base.Identify();
   AnyBuf handle = Guard(base, nbytes, buffer);
+  handle.IdentifyAs(base);
   buffer.base = std::move(base);
   const bool overlaps = buffer.spec.external_ptr.has_value();
-  live_.Add(inner_.addr(handle), nbytes, std::move(buffer), overlaps);
+  live_.Add(handle, inner_.addr(handle), nbytes, std::move(buffer), overlaps);
   return handle;
 }
 
@@ -310,7 +320,7 @@ void Checker::FreeQuietly(const AnyBuf& base, std::size_t nbytes, const BufferSp
 }
 
 absl::Status Checker::Free(const AnyBuf& buf, std::size_t nbytes, const BufferSpec& spec) {
-  const auto [entry, offset] = live_.Find(buf, inner_);
+  const auto [entry, offset] = Live(buf);
   if (!entry) {
     if (nbytes == 0 && buf.serial() == 0) return inner_.free(buf, nbytes, spec);  // of an empty buffer
     return NotLive("free", buf, CheckedFault::kDoubleFree, /*others_too=*/false);
@@ -332,7 +342,7 @@ absl::Status Checker::Free(const AnyBuf& buf, std::size_t nbytes, const BufferSp
                  entry.get());
   }
   StackTrace freed_at = TakeStackTrace(options_.stack_depth);
-  const std::uint64_t serial = live_.SerialOf(*entry);
+  const std::uint64_t serial = Map::SerialOf(*entry);
   if (!live_.Remove(entry)) return NotLive("free", buf, CheckedFault::kDoubleFree, /*others_too=*/false);
   CheckedBuffer& buffer = entry->value;
   absl::Status freed;
@@ -359,7 +369,7 @@ absl::Status Checker::Free(const AnyBuf& buf, std::size_t nbytes, const BufferSp
 }
 
 absl::Status Checker::CheckAccess(const char* operation, const AnyBuf& buf, std::size_t nbytes, bool others_too) {
-  const auto [entry, offset] = live_.Find(buf, inner_, others_too);
+  const auto [entry, offset] = Live(buf);
   if (!entry) {
     if (nbytes == 0) return absl::OkStatus();  // of an empty buffer
     return NotLive(operation, buf, CheckedFault::kUseAfterFree, others_too);
@@ -378,7 +388,7 @@ absl::Status Checker::Transfer(const AnyBuf& dest, const AnyBuf& src, std::size_
 }
 
 absl::StatusOr<AnyBuf> Checker::Offset(const AnyBuf& buf, std::size_t nbytes, std::size_t byte_offset) {
-  const auto [entry, offset] = live_.Find(buf, inner_);
+  const auto [entry, offset] = Live(buf);
   if (!entry && (nbytes != 0 || byte_offset != 0)) {
     return NotLive("offset", buf, CheckedFault::kUseAfterFree, /*others_too=*/false);
   }
@@ -393,7 +403,7 @@ absl::StatusOr<AnyBuf> Checker::Offset(const AnyBuf& buf, std::size_t nbytes, st
 
 absl::StatusOr<std::byte*> Checker::HostPtr(const AnyBuf& buf) {
   if (absl::Status live = CheckAccess("host_ptr", buf, 0); !live.ok()) return live;
-  const auto [entry, offset] = live_.Find(buf, inner_);
+  const auto [entry, offset] = Live(buf);
   if (!entry && buf.serial() != 0) return NotLive("host_ptr", buf, CheckedFault::kUseAfterFree, false);
   // What was written here must not come after what the caller is about to write.
   if (entry && (entry->value.guarded || entry->value.poisoned) && inner_.synchronize) {
@@ -403,7 +413,7 @@ absl::StatusOr<std::byte*> Checker::HostPtr(const AnyBuf& buf) {
 }
 
 DeviceAddress Checker::Addr(const AnyBuf& buf) {
-  const auto [entry, offset] = live_.Find(buf, inner_);
+  const auto [entry, offset] = Live(buf);
   if (entry || buf.serial() == 0) return inner_.addr(buf);
   NotLive("addr", buf, CheckedFault::kUseAfterFree, /*others_too=*/false).IgnoreError();
   return {};

@@ -88,6 +88,8 @@ class Checker final : public CheckedControl {
 
   Checker(AnyRecord inner, const CheckedOptions& options);
 
+  // The live buffer of `buf`, or nothing.
+  Map::Found Live(const AnyBuf& buf) const;
   GuardLayout LayoutOf(std::size_t nbytes, const BufferSpec& spec) const;
   AnyBuf Guard(const AnyBuf& base, std::size_t nbytes, CheckedBuffer& buffer);
   absl::StatusOr<AnyBuf> Track(AnyBuf base, std::size_t nbytes, CheckedBuffer buffer);

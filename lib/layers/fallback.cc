@@ -34,7 +34,7 @@ class Pair : public FallbackControl {
     if (!buf.ok() || nbytes == 0) return buf;
     const AnyRecord& maker = exhausted ? second_ : first_;
     try {
-      made_.Add(maker.addr(*buf), nbytes, Maker{exhausted}, spec.external_ptr.has_value());
+      made_.Add(*buf, maker.addr(*buf), nbytes, Maker{exhausted}, spec.external_ptr.has_value());
     } catch (...) {
       FreeQuietly(maker, *buf, nbytes, spec);
       throw;
@@ -68,14 +68,14 @@ class Pair : public FallbackControl {
   }
 
   // The record that made the buffer.
-  const AnyRecord& Of(const AnyBuf& buf, bool maybe_others = false) const {
-    const auto found = Find(buf, maybe_others);
+  const AnyRecord& Of(const AnyBuf& buf) const {
+    const auto found = Find(buf);
     return RecordOf(found && found.entry->value.second);
   }
 
   absl::Status Transfer(const AnyBuf& dest, const AnyBuf& src, std::size_t nbytes) const {
-    const AnyRecord& to = Of(dest, /*maybe_others=*/true);
-    const AnyRecord& from = Of(src, /*maybe_others=*/true);
+    const AnyRecord& to = Of(dest);
+    const AnyRecord& from = Of(src);
     const bool one_domain = to.traits.transfer_domain != 0 && to.traits.transfer_domain == from.traits.transfer_domain;
     if (&to == &from || one_domain) return to.transfer(dest, src, nbytes);
     constexpr std::size_t kChunk = std::size_t{4} << 20;
@@ -114,13 +114,13 @@ class Pair : public FallbackControl {
 
   const AnyRecord& RecordOf(bool second) const { return second ? second_ : first_; }
 
-  BufferMap<Maker>::Found Find(const AnyBuf& buf, bool maybe_others = false) const {
-    const auto addr_of = [&](const BufferMap<Maker>::Entry* expected) {
-      if (expected != nullptr) return RecordOf(expected->value.second).addr(buf);
+  BufferMap<Maker>::Found Find(const AnyBuf& buf) const {
+    const auto addr_of = [&] {
       const DeviceAddress at = first_.addr(buf);
       return at == DeviceAddress{} ? second_.addr(buf) : at;
     };
-    return made_.Find(buf, addr_of, maybe_others);
+    const auto found = made_.FindSerial(buf.serial(), addr_of);
+    return found ? found : made_.FindAddress(addr_of());
   }
 
   void Count(std::ptrdiff_t buffers, std::size_t nbytes) {

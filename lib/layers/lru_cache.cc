@@ -161,7 +161,7 @@ struct LruCache::Released {
     if (const std::unique_lock lock(home.lock, std::try_to_lock); lock) [[likely]] {
       if (BufferTable::Slot* slot = FindHit(home, key)) [[likely]] {
         // Made where the caller wants it, before the lock is released.
-        return absl::StatusOr<AnyBuf>(absl::in_place, TakeHit(home, *slot, key), internal::Unstamped{});
+        return absl::StatusOr<AnyBuf>(absl::in_place, TakeHit(home, *slot, key), nbytes);
       }
     }
   }
@@ -247,7 +247,7 @@ absl::StatusOr<AnyBuf> LruCache::AllocSlow(const BufferKey& key, const BufferSpe
   {
     const std::lock_guard lock(home.lock);  // which another thread may have had before
     if (BufferTable::Slot* slot = FindHit(home, key)) {
-      return absl::StatusOr<AnyBuf>(absl::in_place, TakeHit(home, *slot, key), internal::Unstamped{});
+      return absl::StatusOr<AnyBuf>(absl::in_place, TakeHit(home, *slot, key), key.nbytes);
     }
   }
   std::optional<AnyBuf> hit = AllLocked(*this, &home).Take(key);
@@ -306,7 +306,7 @@ absl::Status LruCache::FreeSlow(const AnyBuf& buf, const BufferKey& key, const B
   }
   const auto bytes = static_cast<std::int64_t>(key.nbytes);
   if (key.nbytes > static_cast<std::uint64_t>(max_bytes_)) return FreeInner(buf, key.nbytes, spec, /*eviction=*/true);
-  AnyBuf copy(buf);
+  AnyBuf copy(buf, buf.nbytes());
   for (;;) {
     Victims victims;
     bool fits = false;

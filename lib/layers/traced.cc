@@ -61,7 +61,7 @@ class Tracer : public TracedControl, private ForkGuarded {
     if (!buf.ok()) return buf;
     failure.tracer = nullptr;
     try {
-      Allocated(inner_.addr(*buf), nbytes);
+      Allocated(*buf, nbytes);
     } catch (...) {  // NOLINT(bugprone-empty-catch): a trace without the line, rather than no allocation
     }
     return buf;
@@ -110,7 +110,9 @@ class Tracer : public TracedControl, private ForkGuarded {
 
   Map::Pointer Find(const AnyBuf& buf, std::size_t nbytes) noexcept {
     try {
-      const Map::Found found = live_.Find(buf, inner_);
+      const auto addr_of = [&] { return inner_.addr(buf); };
+      Map::Found found = live_.FindSerial(buf.serial(), addr_of);
+      if (!found) found = live_.FindAddress(addr_of());
       const bool whole = found && found.offset == 0 && !buf.is_view() && found.entry->nbytes == nbytes;
       return whole ? found.entry : nullptr;
     } catch (...) {
@@ -118,13 +120,14 @@ class Tracer : public TracedControl, private ForkGuarded {
     }
   }
 
-  void Allocated(DeviceAddress at, std::size_t nbytes) {
+  void Allocated(AnyBuf& buf, std::size_t nbytes) {
+    const DeviceAddress at = inner_.addr(buf);
     TracedBuffer buffer{at.value + at.byte_offset, Label()};
     {
       const std::lock_guard lock(mutex_);
       if (buffer.pointer == 0 || !pointers_.insert(buffer.pointer).second) buffer.pointer = next_pointer_++;
     }
-    const Map::Pointer entry = live_.Add(at, nbytes, std::move(buffer), /*overlaps=*/false);
+    const Map::Pointer entry = live_.Add(buf, at, nbytes, std::move(buffer), /*overlaps=*/false);
     Write("allocate", *entry, /*live=*/true);
   }
 
