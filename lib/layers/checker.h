@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "lib/fork_guard.h"
 #include "lib/layers/buffer_map.h"
 #include "lib/layers/stack_trace.h"
 #include "packalloc/layers/checked.h"
@@ -62,10 +63,13 @@ class Checker final : public CheckedControl {
   using Entry = Map::Entry;
   using Pointer = Map::Pointer;
 
-  // The buffers that were freed last, for telling where.
-  class History {
+  // The buffers that were freed last, for telling where. Locked across forks.
+  class History final : private ForkGuarded {
    public:
-    explicit History(std::size_t most) : most_(most) {}
+    explicit History(std::size_t most) : most_(most) { BeginForkGuard(this, ForkRank::kCache); }
+    ~History() override { EndForkGuard(this); }
+    History(const History&) = delete;
+    History& operator=(const History&) = delete;
     void Add(const Pointer& entry, std::uint64_t serial);
     // Undoes the Add of that entry.
     void Remove(const Pointer& entry);
@@ -78,6 +82,8 @@ class Checker final : public CheckedControl {
       std::uint64_t serial;
     };
     void Unlist(const Freed& freed);
+    void BeforeFork() override { mutex_.lock(); }
+    void AfterFork(bool /*in_child*/) override { mutex_.unlock(); }
 
     const std::size_t most_;
     mutable std::mutex mutex_;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstring>
 #include <memory>
@@ -18,8 +19,11 @@
 #include "packalloc/backends/cpu.h"
 #include "packalloc/backends/disk.h"
 #include "packalloc/backends/mock.h"
+#include "packalloc/backends/null.h"
 #include "packalloc/layers/limited.h"
 #include "packalloc/layers/lru.h"
+#include "test/in_child.h"
+#include "test/sanitizers.h"
 #include "test/temp_dir.h"
 
 namespace packalloc {
@@ -367,6 +371,25 @@ TEST_CASE("transfer takes a buffer of another allocator of the domain") {
   CHECK(other.free(theirs, 64).ok());
   CHECK(s.faults->empty());
 }
+
+#if PACKALLOC_FORKS_AMONG_THREADS
+TEST_CASE("a forked child uses a checked allocator while the parent's threads allocate and free") {
+  const PackedAllocator device = *Checked(*Pack(NullAllocator()));
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) CHECK(device.free(*device.alloc(64), 64).ok());
+  });
+  for (int i = 0; i < 200; ++i) {
+    REQUIRE(HoldsInChild([&] {
+      bool ok = true;
+      for (int n = 0; n < 20; ++n) ok = ok && device.free(*device.alloc(64), 64).ok();
+      return ok;
+    }));
+  }
+  stop = true;
+  busy.join();
+}
+#endif
 
 }  // namespace
 }  // namespace packalloc
