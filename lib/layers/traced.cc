@@ -25,10 +25,15 @@ namespace {
 constexpr absl::string_view kHeader = "Thread,Time,Action,Pointer,Size,Stream,Label";
 constexpr std::size_t kMostTracedBytes = std::size_t{1} << 50;  // readers refuse more
 
-std::string& Label() {
-  static thread_local std::string label;
-  return label;
-}
+// The labels of this thread that are open. It has no destructor: destructors of other thread-locals may still allocate.
+constexpr std::size_t kMaxLabel = 1000;  // readers have a longest line
+struct OpenLabels {
+  char text[kMaxLabel];
+  std::size_t size;
+};
+constinit thread_local OpenLabels open_labels{};
+
+std::string Label() { return {open_labels.text, open_labels.size}; }
 
 std::string TimeOfDay() {
   timespec now{};
@@ -170,17 +175,17 @@ class Tracer : public TracedControl, private ForkGuarded {
 
 }  // namespace
 
-TraceLabel::TraceLabel(std::string_view name) : outer_size_(Label().size()) {
-  constexpr std::size_t kMost = 1000;  // readers have a longest line
-  std::string& label = Label();
-  if (label.size() >= kMost) return;
-  std::string inner(name.substr(0, kMost - label.size()));
-  std::replace_if(
-      inner.begin(), inner.end(), [](char c) { return c == ',' || c == '"' || (c >= 0 && c < ' '); }, '_');
-  absl::StrAppend(&label, label.empty() ? "" : "/", inner);
+TraceLabel::TraceLabel(std::string_view name) : outer_size_(open_labels.size) {
+  OpenLabels& labels = open_labels;
+  const auto append = [&labels](char c) {
+    const bool separates = c == ',' || c == '"' || (c >= 0 && c < ' ');
+    if (labels.size < kMaxLabel) labels.text[labels.size++] = separates ? '_' : c;
+  };
+  if (labels.size != 0) append('/');
+  for (const char c : name) append(c);
 }
 
-TraceLabel::~TraceLabel() { Label().resize(outer_size_); }
+TraceLabel::~TraceLabel() { open_labels.size = outer_size_; }
 
 absl::StatusOr<AnyRecord> TracedLayer(AnyRecord inner, const TracedOptions& options) {
   if (options.block_bytes == 0) return absl::InvalidArgumentError("Traced: block_bytes is 0");

@@ -96,6 +96,31 @@ TEST_CASE("labels nest, are a thread's own, and follow the buffer to its free") 
   CHECK(Events(file) == "+8 +16 -16 -8");
 }
 
+TEST_CASE("a label and an allocation in the destructor of a thread-local") {
+  struct AtThreadEnd {
+    PackedAllocator device;
+    ~AtThreadEnd() {
+      const TraceLabel label("at the end");
+      device.free(*device.alloc(16), 16).IgnoreError();
+    }
+  };
+  const TempDir dir;
+  const std::string file = dir / "trace.csv";
+  {
+    const PackedAllocator device = *Traced(*Pack(CpuAllocator()), {.file = file});
+    std::thread([&] {
+      static thread_local AtThreadEnd at_end{device};
+      CHECK(at_end.device);
+      const TraceLabel label("a label that is longer than a small string holds");
+      CHECK(device.free(*device.alloc(8), 8).ok());
+    }).join();
+  }
+  const std::vector<std::string> lines = absl::StrSplit(Read(file), '\n');
+  REQUIRE(lines.size() == 6);
+  CHECK(lines[1].ends_with(",8,0,a label that is longer than a small string holds"));
+  CHECK(lines[3].ends_with(",16,0,at the end"));
+}
+
 TEST_CASE("a free that fails is taken back, so that the trace stays one that can have happened") {
   const TempDir dir;
   const std::string file = dir / "trace.csv";
