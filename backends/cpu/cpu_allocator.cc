@@ -72,12 +72,12 @@ class CpuMemory {
     return absl::OkStatus();
   }
 
-  MemoryInfo Info() const {
-    MemoryInfo info = SystemMemory();
-    if (options_.max_bytes != kUnlimited) {
+  absl::StatusOr<MemoryInfo> Info() const {
+    absl::StatusOr<MemoryInfo> info = SystemMemory();
+    if (info.ok() && options_.max_bytes != kUnlimited) {
       const std::size_t used = in_use_.load(std::memory_order_relaxed);
-      info.total_bytes = std::min(info.total_bytes, options_.max_bytes);
-      info.free_bytes = std::min(info.free_bytes, options_.max_bytes - used);
+      info->total_bytes = std::min(info->total_bytes, options_.max_bytes);
+      info->free_bytes = std::min(info->free_bytes, options_.max_bytes - used);
     }
     return info;
   }
@@ -171,7 +171,7 @@ Allocator<CpuBuf> CpuAllocator(const CpuOptions& options) {
     return src.file->Read(src.offset, {dest.data, nbytes});
   };
   record.host_ptr = [](const CpuBuf& buf) -> absl::StatusOr<std::byte*> { return buf.data; };
-  record.memory_info = [memory]() -> absl::StatusOr<MemoryInfo> { return memory->Info(); };
+  record.memory_info = [memory] { return memory->Info(); };
   return record;
 }
 

@@ -54,7 +54,7 @@ Backend CpuBackend() {
     DeviceInfo device;
     device.name = "CPU";
     device.description = ModelName();
-    device.memory = SystemMemory();
+    if (absl::StatusOr<MemoryInfo> memory = SystemMemory(); memory.ok()) device.memory = *memory;
     device.properties = {{"threads", absl::StrCat(std::thread::hardware_concurrency())}, {"huge pages", HugePages()}};
     return std::vector<DeviceInfo>{device};
   };

@@ -72,10 +72,16 @@ void ApplyLimits(const std::string& root, const Hierarchy& files, absl::string_v
 
 }  // namespace
 
-MemoryInfo SystemMemory(const std::string& root) {
+absl::StatusOr<MemoryInfo> SystemMemory(const std::string& root) {
   const std::string meminfo = ReadFile(root + "/proc/meminfo");
   constexpr std::size_t kKib = 1024;
-  MemoryInfo info{Field(meminfo, "MemAvailable:").value_or(0) * kKib, Field(meminfo, "MemTotal:").value_or(0) * kKib};
+  const auto total = Field(meminfo, "MemTotal:");
+  const auto available = Field(meminfo, "MemAvailable:");
+  if (!total || !available) {
+    return absl::UnavailableError(absl::StrCat("CPU: how much memory there is is not known: ", root,
+                                               "/proc/meminfo cannot be read, or has no MemTotal and MemAvailable"));
+  }
+  MemoryInfo info{*available * kKib, *total * kKib};
   const std::string groups = ReadFile(root + "/proc/self/cgroup");  // lines of "id:controllers:path"
   for (const absl::string_view line : absl::StrSplit(groups, '\n', absl::SkipEmpty())) {
     const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));

@@ -4,14 +4,15 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "packalloc/allocator.h"
 
 namespace packalloc {
 
 // The machine's memory (MemTotal, MemAvailable), or less where a control group of this process, version 1 or 2, or one
-// above it has a limit. Zeros where the kernel does not tell. `root` is where /proc and /sys are looked for.
+// above it has a limit. UNAVAILABLE if /proc/meminfo does not say. `root` is where /proc and /sys are looked for.
 // Thread-safe.
-MemoryInfo SystemMemory(const std::string& root = "");
+absl::StatusOr<MemoryInfo> SystemMemory(const std::string& root = "");
 
 }  // namespace packalloc
 
