@@ -7,8 +7,7 @@
 //   absl::Status read = (*file)->Read(0, absl::MakeSpan(header));          // all eight bytes, or an error
 //   packalloc::DiskExtent weights{*file, 4096, 1 << 20};                   // a source for copy_from_disk
 //   absl::Status loaded = device.copy_from_disk(buf, weights, weights.nbytes);
-//   packalloc::DiskReadStats how = (*file)->stats();                       // bytes by each way, and why not a faster
-//   one
+//   packalloc::DiskReadStats how = (*file)->stats();                       // bytes by each way, and why no faster one
 #ifndef PACKALLOC_DISK_FILE_H_
 #define PACKALLOC_DISK_FILE_H_
 

@@ -61,16 +61,14 @@ struct OpenClOptions {
 //  - Ordering: every operation follows everything enqueued on the queue before it and precedes everything enqueued
 //    after it, on an out-of-order queue too (by barriers). transfer only enqueues; copyin and copyout are complete on
 //    return, and so is a transfer between the buffers of two records of one context, ordered with the queues of both.
-//  - spec.host and spec.cpu_access: CL_MEM_ALLOC_HOST_PTR. spec.external_ptr: CL_MEM_USE_HOST_PTR over host memory,
-//  whose
-//    device writes are visible at the pointer after synchronize and after free; free waits for pending work.
+//  - spec.host and spec.cpu_access: CL_MEM_ALLOC_HOST_PTR. spec.external_ptr: CL_MEM_USE_HOST_PTR over host memory;
+//    what the device writes is visible at the pointer after synchronize and after free; free waits for pending work.
 //    spec.alignment: up to the device's (traits.min_alignment), else INVALID_ARGUMENT. spec.uncached: INVALID_ARGUMENT.
 //  - host_ptr: of `host`, `cpu_access` and external_ptr buffers, on a device that shares the host's memory (a CPU, an
 //    integrated GPU); else FAILED_PRECONDITION. synchronize makes the writes of either side visible to the other.
 //  - memory_info is not there: OpenCL cannot tell how much memory is free.
-//  - Errors: RESOURCE_EXHAUSTED for CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES and CL_OUT_OF_HOST_MEMORY,
-//  and
-//    above the device's largest allocation. UNAVAILABLE, from then on without driver calls, for a lost device.
+//  - Errors: RESOURCE_EXHAUSTED for CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY and
+//    sizes above the device's largest allocation. UNAVAILABLE, from then on without driver calls, for a lost device.
 //    FAILED_PRECONDITION in a forked child and after the process began to exit; free then succeeds and does nothing.
 //  - A free whose release the driver refuses succeeds; the release is tried again by later calls.
 //
