@@ -173,7 +173,8 @@ absl::Status TraceReader::ReadEvent(TraceEvent& event) {
 
   absl::StatusOr<std::uint64_t> size = ParseUint64(fields_[columns_.size]);
   if (!size.ok()) return Fault(absl::StrCat("the size ", size.status().message()));
-  if (*size > kMaxBytes) {
+  // Nothing is allocated for a failure, so its size may be anything.
+  if (*size > kMaxBytes && event.action != TraceEvent::Action::kAllocateFailure) {
     return Fault(absl::StrCat("a size of ", *size, " bytes is more than any device has (", kMaxBytes, ")"));
   }
   event.size = *size;
@@ -188,7 +189,8 @@ absl::Status TraceReader::ReadEvent(TraceEvent& event) {
 }
 
 absl::Status TraceReader::Allocate(std::uint64_t pointer, TraceEvent& event) {
-  if (const auto it = live_.find(pointer); it != live_.end()) {
+  const bool null = IsNull(pointer, event);
+  if (const auto it = live_.find(pointer); it != live_.end() && !null) {
     return Fault(absl::StrCat(Hex(pointer), " is allocated again, but it is live since line ", it->second.line));
   }
   if (event.size > kMaxBytes - live_bytes_) {
@@ -196,17 +198,28 @@ absl::Status TraceReader::Allocate(std::uint64_t pointer, TraceEvent& event) {
                               " are live, more than any device has (", kMaxBytes, ")"));
   }
   if (free_slots_.empty()) {
-    event.slot = live_.size();
+    event.slot = live_.size() + null_.size();
   } else {
     event.slot = free_slots_.back();
     free_slots_.pop_back();
   }
-  live_.emplace(pointer, Allocation{event.slot, event.size, event.line});
+  const Allocation allocation{event.slot, event.size, event.line};
+  if (null) {
+    null_.push_back(allocation);
+  } else {
+    live_.emplace(pointer, allocation);
+  }
   live_bytes_ += event.size;
   return absl::OkStatus();
 }
 
 absl::Status TraceReader::Free(std::uint64_t pointer, TraceEvent& event) {
+  if (IsNull(pointer, event) && !null_.empty()) {
+    event.slot = null_.back().slot;
+    null_.pop_back();
+    free_slots_.push_back(event.slot);
+    return absl::OkStatus();
+  }
   const auto it = live_.find(pointer);
   if (it == live_.end()) return Fault(absl::StrCat(Hex(pointer), " is freed, but it is not allocated"));
   if (it->second.size != event.size) {

@@ -94,7 +94,11 @@ class TraceReader {
   std::uint64_t line_number_ = 0;
   std::vector<absl::string_view> fields_;
   Columns columns_;
+  // RMM gives every allocation of no bytes the null pointer, so any number of them may be live.
+  static bool IsNull(std::uint64_t pointer, const TraceEvent& event) { return pointer == 0 && event.size == 0; }
+
   absl::flat_hash_map<std::uint64_t, Allocation> live_;
+  std::vector<Allocation> null_;  // live ones of no bytes at the null pointer
   std::uint64_t live_bytes_ = 0;
   std::vector<std::size_t> free_slots_;
 };

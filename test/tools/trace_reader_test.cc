@@ -101,6 +101,9 @@ TEST_CASE("forms that are tolerated") {
        kHeader + "t-1,10:11:12.13,allocate,17,8,0x7f\nt-2,x,free,0x11,8,\n", 2},
       {"blanks, a byte order mark", "\xEF\xBB\xBF" + kHeader + " 1 , 0 , allocate , 0x1 , 8 , 0 \n", 1},
       {"a pointer used again after its free", kHeader + "1,0,allocate,1,8,0\n1,0,free,1,8,0\n1,0,allocate,1,9,0\n", 3},
+      {"allocations of no bytes that share the null pointer",
+       kHeader + "1,0,allocate,0x0,0,0\n1,0,allocate,0x0,0,0\n1,0,free,0x0,0,0\n1,0,free,0x0,0,0\n", 4},
+      {"a failure of more bytes than any device has", kHeader + "1,0,allocate failure,0x0,9223372036854775808,0\n", 1},
   };
   for (const auto& c : cases) {
     CAPTURE(c.what);
@@ -113,6 +116,7 @@ TEST_CASE("forms that are tolerated") {
 TEST_CASE("what cannot have happened names file and line") {
   CheckFault(kHeader + "1,0,free,0x1,8,0\n", "2: 0x1 is freed, but it is not allocated");
   CheckFault(kHeader + "1,0,allocate,0x1,8,0\n1,0,free,0x1,8,0\n1,0,free,0x1,8,0\n", "4: 0x1 is freed, but it is not");
+  CheckFault(kHeader + "1,0,allocate,0x0,0,0\n1,0,free,0x0,0,0\n1,0,free,0x0,0,0\n", "4: 0x0 is freed, but it is not");
   CheckFault(kHeader + "1,0,allocate,0x1,8,0\n\n1,0,allocate,0x1,9,0\n",
              "4: 0x1 is allocated again, but it is live since line 2");
   CheckFault(kHeader + "1,0,allocate,0x1,8,0\r\n1,0,free,0x1,16,0\r\n",
