@@ -26,9 +26,8 @@ nlohmann::ordered_json Json(const ReplayResult& result) {
           {"ns_per_op", result.ns_per_op}};
 }
 
-// One object for one device; for several a list, each with its "device".
+// A list of objects, one for each device.
 nlohmann::ordered_json Json(const std::vector<ReplayResult>& results) {
-  if (results.size() == 1) return Json(results[0]);
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const ReplayResult& result : results) {
     nlohmann::ordered_json entry{{"device", result.device}};
@@ -96,7 +95,7 @@ void AddReplayCommand(CLI::App& app, Command& chosen) {
   command->add_option("--device", options->devices, "Such as CPU, CPU+lru:max_bytes=16MiB, CUDA:1+lru; may be repeated")
       ->allow_extra_args(false)
       ->capture_default_str();
-  command->add_flag("--json", options->json, "An object for programs; of several devices a list");
+  command->add_flag("--json", options->json, "A list of objects for programs, one for each device");
   command->callback([&chosen, options] {
     chosen = [options]() -> absl::StatusOr<std::string> {
       std::vector<ReplayResult> results;

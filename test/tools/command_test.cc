@@ -99,17 +99,21 @@ void CheckRecorded(const nlohmann::json& json) {
   CHECK(json["live_bytes_end"] == 1440);
 }
 
-TEST_CASE("replay --json is one object with these keys") {
+TEST_CASE("replay --json is a list of objects with these keys, also of one device") {
   const Result result = Run({"replay", kMnist, "--device", "CPU+lru", "--json"});
   REQUIRE(result.status == 0);
   CHECK(result.err.empty());
-  const nlohmann::json json = nlohmann::json::parse(result.out);
+  const nlohmann::json list = nlohmann::json::parse(result.out);
+  REQUIRE(list.is_array());
+  REQUIRE(list.size() == 1);
+  const nlohmann::json& json = list[0];
   CheckRecorded(json);
-  CHECK(json.size() == kKeys.size());
+  CHECK(json.size() == kKeys.size() + 1);
+  CHECK(json["device"] == "CPU+lru");
   for (const std::string& key : kKeys) CHECK(json[key].is_number());
 
   const nlohmann::json tight =
-      nlohmann::json::parse(Run({"replay", "--json", "--device", "CPU+lru:max_bytes=16MiB", kMnist}).out);
+      nlohmann::json::parse(Run({"replay", "--json", "--device", "CPU+lru:max_bytes=16MiB", kMnist}).out).at(0);
   CHECK(tight["hits"] == 1294);
   CHECK(tight["misses"] == 1411);
   CHECK(tight["evictions"] == 1332);
@@ -222,7 +226,7 @@ TEST_CASE("garbage in the environment is a warning, and changes no number") {
     const Result result = Run({"replay", kMnist, "--device", "CPU+lru", "--json"},
                               {std::string("LRU=") + text, std::string("PACKALLOC_LAYERS=") + text});
     REQUIRE(result.status == 0);
-    CheckRecorded(nlohmann::json::parse(result.out));
+    CheckRecorded(nlohmann::json::parse(result.out).at(0));
     CHECK_MESSAGE(result.err.find("LRU") != std::string::npos, result.err);
     if (*text != '\0') CHECK(result.err.find(std::string("PACKALLOC_LAYERS=") + text) != std::string::npos);
     CHECK(Lines(result.err) == (*text == '\0' ? 1 : 2));
@@ -231,7 +235,7 @@ TEST_CASE("garbage in the environment is a warning, and changes no number") {
 
 TEST_CASE("LRU=0 keeps nothing") {
   const nlohmann::json json =
-      nlohmann::json::parse(Run({"replay", kMnist, "--device", "CPU+lru", "--json"}, {"LRU=0"}).out);
+      nlohmann::json::parse(Run({"replay", kMnist, "--device", "CPU+lru", "--json"}, {"LRU=0"}).out).at(0);
   CHECK(json["hits"] == 0);
   CHECK(json["cached_bytes_end"] == 0);
 }
@@ -254,7 +258,7 @@ TEST_CASE("numbers are the same under every locale") {
   const HostileLocale locale;
   if (!locale.has_comma()) MESSAGE("no comma locale for C here: only the C++ one is tried");
   const std::string json = TextOf({"replay", kMnist, "--device", "CPU+lru:max_waste=0.125", "--json"});
-  CHECK(nlohmann::json::parse(json)["peak_live_bytes"] == 36798864);
+  CHECK(nlohmann::json::parse(json).at(0)["peak_live_bytes"] == 36798864);
   const std::string table = TextOf({"replay", kMnist, "--device", "CPU+lru"});
   CHECK(table.find("36798864") != std::string::npos);
   CHECK(table.find("95.1 %") != std::string::npos);
@@ -262,7 +266,7 @@ TEST_CASE("numbers are the same under every locale") {
     CHECK(device["name"].is_string());
 
   const Result child = Run({"replay", kMnist, "--device", "CPU+lru", "--json"}, {"LC_ALL=de_DE.UTF-8"});
-  CheckRecorded(nlohmann::json::parse(child.out));
+  CheckRecorded(nlohmann::json::parse(child.out).at(0));
 }
 
 TEST_CASE("names from outside do not reach the terminal as they are; programs get them whole") {
