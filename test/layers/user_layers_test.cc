@@ -138,7 +138,9 @@ AnyRecord InHalves(AnyRecord inner) {
   return layered;
 }
 
-std::vector<std::pair<std::string, UserLayer>> UserLayers() {
+using NamedLayer = std::pair<std::string, UserLayer>;
+
+std::vector<NamedLayer> UserLayers() {
   const PackedAllocator other = *Pack(NullAllocator());
   return {{"take ahead", TakeAhead},
           {"17 elsewhere", AllocatesElsewhere(other, 17)},
@@ -171,7 +173,9 @@ void UseMany(const PackedAllocator& device) {
 }
 
 TEST_CASE("Checked knows each buffer again under a user's layer") {
-  for (const auto& [name, layer] : UserLayers()) {
+  for (const NamedLayer& user : UserLayers()) {
+    const std::string& name = user.first;
+    const UserLayer& layer = user.second;
     CAPTURE(name);
     const Allocator<MockBuf> record = MockAllocator();
     std::vector<std::string> faults;
@@ -219,7 +223,9 @@ TEST_CASE("Checked over a user's layer tells parts of one buffer apart") {
 }
 
 TEST_CASE("Fallback sends each buffer to the record that made it under a user's layer") {
-  for (const auto& [name, layer] : UserLayers()) {
+  for (const NamedLayer& user : UserLayers()) {
+    const std::string& name = user.first;
+    const UserLayer& layer = user.second;
     CAPTURE(name);
     MockOptions small;
     small.capacity_bytes = 128;
@@ -271,7 +277,9 @@ TEST_CASE("Traced writes as many frees as allocations under a cache, and names t
 }
 
 TEST_CASE("Traced follows every buffer under a user's layer") {
-  for (const auto& [name, layer] : UserLayers()) {
+  for (const NamedLayer& user : UserLayers()) {
+    const std::string& name = user.first;
+    const UserLayer& layer = user.second;
     if (name == "take ahead" || name == "a free list") continue;  // which keep some at the end
     CAPTURE(name);
     const TempDir dir;
