@@ -189,7 +189,7 @@ absl::Status TraceReader::ReadEvent(TraceEvent& event) {
 }
 
 absl::Status TraceReader::Allocate(std::uint64_t pointer, TraceEvent& event) {
-  const bool null = IsNull(pointer, event);
+  const bool null = pointer == 0 && event.size == 0;
   if (const auto it = live_.find(pointer); it != live_.end() && !null) {
     return Fault(absl::StrCat(Hex(pointer), " is allocated again, but it is live since line ", it->second.line));
   }
@@ -198,25 +198,24 @@ absl::Status TraceReader::Allocate(std::uint64_t pointer, TraceEvent& event) {
                               " are live, more than any device has (", kMaxBytes, ")"));
   }
   if (free_slots_.empty()) {
-    event.slot = live_.size() + null_.size();
+    event.slot = live_count();
   } else {
     event.slot = free_slots_.back();
     free_slots_.pop_back();
   }
-  const Allocation allocation{event.slot, event.size, event.line};
   if (null) {
-    null_.push_back(allocation);
+    null_slots_.push_back(event.slot);
   } else {
-    live_.emplace(pointer, allocation);
+    live_.emplace(pointer, Allocation{event.slot, event.size, event.line});
   }
   live_bytes_ += event.size;
   return absl::OkStatus();
 }
 
 absl::Status TraceReader::Free(std::uint64_t pointer, TraceEvent& event) {
-  if (IsNull(pointer, event) && !null_.empty()) {
-    event.slot = null_.back().slot;
-    null_.pop_back();
+  if (pointer == 0 && event.size == 0 && !null_slots_.empty()) {
+    event.slot = null_slots_.back();
+    null_slots_.pop_back();
     free_slots_.push_back(event.slot);
     return absl::OkStatus();
   }

@@ -52,7 +52,7 @@ class TraceReader {
   std::uint64_t bytes_read() const { return bytes_read_; }
   std::uint64_t bytes_total() const { return bytes_total_; }
   // The number of allocations that are live after the last event, and their bytes.
-  std::size_t live_count() const { return live_.size(); }
+  std::size_t live_count() const { return live_.size() + null_slots_.size(); }
   std::uint64_t live_bytes() const { return live_bytes_; }
 
   // `what` put behind "FILE:LINE: ".
@@ -94,11 +94,9 @@ class TraceReader {
   std::uint64_t line_number_ = 0;
   std::vector<absl::string_view> fields_;
   Columns columns_;
-  // RMM gives every allocation of no bytes the null pointer, so any number of them may be live.
-  static bool IsNull(std::uint64_t pointer, const TraceEvent& event) { return pointer == 0 && event.size == 0; }
-
   absl::flat_hash_map<std::uint64_t, Allocation> live_;
-  std::vector<Allocation> null_;  // live ones of no bytes at the null pointer
+  // RMM gives every allocation of no bytes the null pointer, so any number of them may be live.
+  std::vector<std::size_t> null_slots_;
   std::uint64_t live_bytes_ = 0;
   std::vector<std::size_t> free_slots_;
 };

@@ -113,6 +113,13 @@ TEST_CASE("forms that are tolerated") {
   }
 }
 
+TEST_CASE("allocations of no bytes at the null pointer are live, in slots of their own") {
+  const Trace trace = Read(kHeader + "1,0,allocate,0x0,0,0\n1,0,allocate,0xA,8,0\n1,0,allocate,0x0,0,0\n");
+  REQUIRE(trace.events.size() == 3);
+  CHECK(trace.live_count == 3);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(trace.events[i].slot == i);
+}
+
 TEST_CASE("what cannot have happened names file and line") {
   CheckFault(kHeader + "1,0,free,0x1,8,0\n", "2: 0x1 is freed, but it is not allocated");
   CheckFault(kHeader + "1,0,allocate,0x1,8,0\n1,0,free,0x1,8,0\n1,0,free,0x1,8,0\n", "4: 0x1 is freed, but it is not");
