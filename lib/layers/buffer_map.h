@@ -2,8 +2,8 @@
 //
 // A buffer is identified once, when it is added: its handle gets a serial number unless it has one, and boxes and
 // layers further out keep that number. A handle that outlived its buffer is therefore never taken for a later buffer at
-// the same address. A handle without the number (of a typed record, or of a layer that cuts up buffers or makes handles
-// anew) is found by its address.
+// the same address. A handle without that number is found by its address: a typed record's handles have none, and a
+// cache further out serves the same memory as a new buffer.
 #ifndef PACKALLOC_LIB_LAYERS_BUFFER_MAP_H_
 #define PACKALLOC_LIB_LAYERS_BUFFER_MAP_H_
 
@@ -43,6 +43,7 @@ class BufferMap final : private ForkGuarded {
     DeviceAddress at;
     std::size_t nbytes = 0;
     T value;
+    std::uint64_t serial_number() const { return serial; }
 
    private:
     friend class BufferMap;
@@ -97,6 +98,13 @@ class BufferMap final : private ForkGuarded {
     return {};
   }
 
+  // As FindSerial, or else the buffer that holds the handle's address.
+  template <typename AddrOf>
+  Found Find(std::uint64_t serial, const AddrOf& addr_of) const {
+    const Found found = FindSerial(serial, addr_of);
+    return found ? found : FindAddress(addr_of());
+  }
+
   // The buffer that holds that address.
   Found FindAddress(DeviceAddress at) const {
     const std::lock_guard lock(mutex_);
@@ -118,8 +126,6 @@ class BufferMap final : private ForkGuarded {
     const std::lock_guard lock(mutex_);
     List(entry);
   }
-
-  static std::uint64_t SerialOf(const Entry& entry) { return entry.serial; }
 
   std::vector<Pointer> All() const {
     const std::lock_guard lock(mutex_);

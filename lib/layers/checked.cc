@@ -54,32 +54,31 @@ const char* ToString(CheckedFault fault) {
 
 // ---- history ----
 
-void Checker::History::Add(const Pointer& entry, std::uint64_t serial) {
+void Checker::History::Add(const Pointer& entry) {
   const std::lock_guard lock(mutex_);
   if (most_ == 0) return;
   if (order_.size() == most_) {
     Unlist(order_.front());
     order_.pop_front();
   }
-  if (serial != 0) by_serial_[serial] = entry;
+  by_serial_[entry->serial_number()] = entry;
   by_address_.insert({{entry->at.value, entry->at.byte_offset}, entry});
-  order_.push_back({entry, serial});
+  order_.push_back(entry);
 }
 
 void Checker::History::Remove(const Pointer& entry) {
   const std::lock_guard lock(mutex_);
-  const auto it =
-      std::find_if(order_.rbegin(), order_.rend(), [&](const Freed& freed) { return freed.entry == entry; });
+  const auto it = std::find(order_.rbegin(), order_.rend(), entry);
   if (it == order_.rend()) return;
   Unlist(*it);
   order_.erase(std::prev(it.base()));
 }
 
-void Checker::History::Unlist(const Freed& freed) {
-  by_serial_.erase(freed.serial);
-  const DeviceAddress at = freed.entry->at;
+void Checker::History::Unlist(const Pointer& freed) {
+  by_serial_.erase(freed->serial_number());
+  const DeviceAddress at = freed->at;
   const auto [first, last] = by_address_.equal_range({at.value, at.byte_offset});
-  const auto it = std::find_if(first, last, [&](const auto& listed) { return listed.second == freed.entry; });
+  const auto it = std::find_if(first, last, [&](const auto& listed) { return listed.second == freed; });
   if (it != last) by_address_.erase(it);
 }
 
@@ -342,7 +341,6 @@ absl::Status Checker::Free(const AnyBuf& buf, std::size_t nbytes, const BufferSp
                  entry.get());
   }
   StackTrace freed_at = TakeStackTrace(options_.stack_depth);
-  const std::uint64_t serial = Map::SerialOf(*entry);
   if (!live_.Remove(entry)) return NotLive("free", buf, CheckedFault::kDoubleFree, /*others_too=*/false);
   CheckedBuffer& buffer = entry->value;
   absl::Status freed;
@@ -350,7 +348,7 @@ absl::Status Checker::Free(const AnyBuf& buf, std::size_t nbytes, const BufferSp
   try {
     buffer.freed_at = std::move(freed_at);
     // Known as freed before another thread can get the memory.
-    freed_.Add(entry, serial);
+    freed_.Add(entry);
     damage = CheckGuards(*entry);
     if (buffer.poisoned) Fill(buffer.base, buffer.layout.front, nbytes, kFreed);
     freed = inner_.free(buffer.base, buffer.layout.inner_bytes, spec);

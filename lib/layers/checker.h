@@ -70,24 +70,20 @@ class Checker final : public CheckedControl {
     ~History() override { EndForkGuard(this); }
     History(const History&) = delete;
     History& operator=(const History&) = delete;
-    void Add(const Pointer& entry, std::uint64_t serial);
+    void Add(const Pointer& entry);
     // Undoes the Add of that entry.
     void Remove(const Pointer& entry);
     // By serial number where that is not 0, else by address. Null: not known.
     Pointer Find(std::uint64_t serial, DeviceAddress at) const;
 
    private:
-    struct Freed {
-      Pointer entry;
-      std::uint64_t serial;
-    };
-    void Unlist(const Freed& freed);
+    void Unlist(const Pointer& freed);
     void BeforeFork() override { mutex_.lock(); }
     void AfterFork(bool /*in_child*/) override { mutex_.unlock(); }
 
     const std::size_t most_;
     mutable std::mutex mutex_;
-    std::deque<Freed> order_;
+    std::deque<Pointer> order_;
     absl::flat_hash_map<std::uint64_t, Pointer> by_serial_;
     std::multimap<std::pair<std::uintptr_t, std::size_t>, Pointer> by_address_;
   };

@@ -115,12 +115,10 @@ class Pair : public FallbackControl {
   const AnyRecord& RecordOf(bool second) const { return second ? second_ : first_; }
 
   BufferMap<Maker>::Found Find(const AnyBuf& buf) const {
-    const auto addr_of = [&] {
+    return made_.Find(buf.serial(), [&] {
       const DeviceAddress at = first_.addr(buf);
       return at == DeviceAddress{} ? second_.addr(buf) : at;
-    };
-    const auto found = made_.FindSerial(buf.serial(), addr_of);
-    return found ? found : made_.FindAddress(addr_of());
+    });
   }
 
   void Count(std::ptrdiff_t buffers, std::size_t nbytes) {

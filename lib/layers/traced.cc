@@ -115,9 +115,7 @@ class Tracer : public TracedControl, private ForkGuarded {
 
   Map::Pointer Find(const AnyBuf& buf, std::size_t nbytes) noexcept {
     try {
-      const auto addr_of = [&] { return inner_.addr(buf); };
-      Map::Found found = live_.FindSerial(buf.serial(), addr_of);
-      if (!found) found = live_.FindAddress(addr_of());
+      const Map::Found found = live_.Find(buf.serial(), [&] { return inner_.addr(buf); });
       const bool whole = found && found.offset == 0 && !buf.is_view() && found.entry->nbytes == nbytes;
       return whole ? found.entry : nullptr;
     } catch (...) {
