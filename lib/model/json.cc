@@ -1,7 +1,6 @@
 #include "lib/model/json.h"
 
 #include <cstddef>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -19,8 +18,9 @@ namespace {
 
 using nlohmann::json;
 
-// Reads a text once for what the document no longer shows: keys that stand twice, and the depth.
-class Checker final : public json::json_sax_t {
+// Finds what the parsed document no longer shows: repeated keys, and the depth. The text is parsed a second time for
+// the document, because a parser callback makes building it quadratic.
+class KeysAndDepth final : public json::json_sax_t {
  public:
   const std::string& problem() const { return problem_; }
 
@@ -77,7 +77,7 @@ absl::StatusOr<json> ParseJson(const std::string& text) {
   if (const std::size_t nul = text.find('\0'); nul != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat("it is not JSON: byte ", nul, " is NUL"));
   }
-  Checker checker;
+  KeysAndDepth checker;
   if (!json::sax_parse(text, &checker)) return absl::InvalidArgumentError(checker.problem());
   json document = json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) return absl::InvalidArgumentError("it is not JSON");
