@@ -78,7 +78,7 @@ absl::StatusOr<MemoryInfo> SystemMemory(const std::string& root) {
   const auto total = Field(meminfo, "MemTotal:");
   const auto available = Field(meminfo, "MemAvailable:");
   if (!total || !available) {
-    return absl::UnavailableError(absl::StrCat("CPU: how much memory there is is not known: ", root,
+    return absl::UnavailableError(absl::StrCat("CPU: the amount of memory is unknown: ", root,
                                                "/proc/meminfo cannot be read, or has no MemTotal and MemAvailable"));
   }
   MemoryInfo info{*available * kKib, *total * kKib};

@@ -40,7 +40,8 @@ struct CpuOptions {
 //    as aligned as the spec says, or together with `zero` (that would overwrite what somebody else owns).
 //  - free, copyin, copyout, offset, transfer check sizes and ranges, as a CpuBuf knows its size; but not who owns it
 //    (the packed allocator does).
-//  - memory_info: what is available to this process (MemAvailable, control-group limits, max_bytes).
+//  - memory_info: what is available to this process (MemAvailable, control-group limits, max_bytes). UNAVAILABLE if
+//    /proc/meminfo cannot be read.
 Allocator<CpuBuf> CpuAllocator(const CpuOptions& options = {});
 
 }  // namespace packalloc
